@@ -121,13 +121,14 @@ def remaining_splits(
     entries = [] if listed is None else read_entries(listed)
     named = {sample for entry in entries for sample in originals_of(entry.name)}
     found = _indices(splits, named.union(*excluded.values(), *before.values()))
-    gone = {name: lost for name, ids in before.items() if (lost := sorted(set(ids).difference(found.get(name, ()))))}
+    lost = {name: sorted(set(ids).difference(found.get(name, ()))) for name, ids in before.items()}
+    gone = {name: ids for name, ids in lost.items() if ids}
     every = {name: [*excluded.get(name, ()), *before.get(name, ())] for name in {*excluded, *before}}
     for name, ids in excluded.items():
         _check_there(name, set(ids).difference(found.get(name, ()), gone.get(name, ())), splits)
     for entry in entries:
-        there, lost = (_meant(entry, ids) for ids in (found, gone))
-        if there or not lost:
+        there = _meant(entry, found)
+        if there or not _meant(entry, gone):
             _check_is_one(entry, there, f"{listed}, line {entry.line}: {entry.name!r}", splits)
             every.setdefault(there[0][0], []).append(there[0][1])
     left_out = {name: {ids[sample] for sample in every.get(name, ()) if sample in ids} for name, ids in found.items()}
