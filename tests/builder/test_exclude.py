@@ -48,13 +48,6 @@ def test_they_are_left_out_and_the_rest_is_as_without_the_files(source: Path, tm
     assert report.manifest.recipe["exclude"] == {"train": ["class0/3.png", "class2/0.jpg"]}
 
 
-def test_bytes_do_not_depend_on_threads(source: Path, tmp_path: Path) -> None:
-    listed = excluding(tmp_path, "class1/1.png")
-    for name, threads in (("one", None), ("two", 3)):
-        build(recipe(source, tmp_path / name, shuffle_seed=3), exclude=listed, threads=threads)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
 @pytest.mark.parametrize(("kind", "excluded"), [("imagefolder", "class1/1.png"), ("cifar10", "data_batch_1/0")])
 def test_workers_get_the_remaining_samples(kind: str, excluded: str, source: Path, tmp_path: Path) -> None:
     root = source if kind == "imagefolder" else write_cifar10(tmp_path / "cifar")
