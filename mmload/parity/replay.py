@@ -221,7 +221,7 @@ def _params(
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
-    placed = plan.resampling
+    placed: Any = plan.resampling  # arrays
     if placed is not None and isinstance(step, _PLACED):
         sides = (placed.rows, placed.cols, placed.top, placed.left)
         rows, cols, top, left = (int(np.broadcast_to(side, plan.count)[k]) for side in sides)

@@ -265,7 +265,7 @@ class Originals:
         from mmload.sources.files import SampleFiles
 
         root, name = self._place(sample)
-        pixels = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented)).pixels
+        pixels, _, _ = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented))
         return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
     def missing(self, sample: str) -> str:
