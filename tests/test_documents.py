@@ -293,6 +293,7 @@ def texts_of_constants() -> dict[str, list[str]]:
     chunk, row = CHUNK_BYTES // 2**20, 3 * 256 * 256 + 8
     shards = [round(1e9 / (size // row), -3) for size in (2**30, 2**33)]
     layout = VariableLayout()
+    waits = [RETRIES["backoff"][name].total_seconds() for name in ("init_backoff", "max_backoff")]
     return {
         "docs/variable-size.md": [f"The rows of {order.WINDOW} batches"],
         "docs/clusters.md": [
@@ -301,7 +302,7 @@ def texts_of_constants() -> dict[str, list[str]]:
             f"Up to {WINDOW} chunks per field are fetched ahead, by `parallel={PARALLEL}` requests",
             f"up to {(WINDOW + MOST_IDLE + PARALLEL) * chunk / 1024:g} GiB per field and process",
             f"It copies {PARALLEL} files at once",
-            f"up to {RETRIES.most} times, with a backoff from {RETRIES.first_s:g} s to {RETRIES.longest_s:g} s",
+            f"up to {RETRIES['max_retries']} times, with a backoff from {waits[0]:g} s to {waits[1]:g} s",
             f"is {row:,} bytes, so a billion are {row / 1e3:.0f} TB: {shards[0]:,.0f} shards of 1 GiB",
             f"there are {2 * shards[1]:,.0f} files",
         ],
