@@ -142,7 +142,7 @@ class Collate(nn.Module):
     @property
     def epoch(self) -> int | None:
         """Epoch of the next batches: of the loader that calls in this thread, else as set; None: not known."""
-        of_loader = epoch_of_loader()
+        of_loader = epoch_of_loader.get()
         epoch = int(self._epoch) if of_loader is None else of_loader
         return None if epoch < 0 else epoch
 

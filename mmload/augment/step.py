@@ -18,6 +18,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,13 +73,12 @@ class DeclaredStep(nn.Module):
         Returns:
             Images in their dtype, but floats where the step makes some, and the targets.
         """
-        from mmload.augment.collate import Collate  # which imports this file
-
         batch = given_samples(images).batch
         if seeds is not None and len(seeds) != len(batch):
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(batch)},): one per image")
-        dtype = torch.float32 if self.makes_floats else torch.uint8
-        collate = Collate(self, dtype=images.dtype if images.is_floating_point() else dtype)
+        levels = torch.float32 if self.makes_floats else torch.uint8  # what becomes of them
+        dtype = images.dtype if images.is_floating_point() else levels
+        collate = import_module("mmload.augment.collate").Collate(self, dtype=dtype)  # of a file that imports this one
         made: Batch = collate(batch.replace(images=images, targets=targets, seeds=seeds), generator)
         return made
 
