@@ -34,9 +34,9 @@ from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
+from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, shown_rows
 from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
-from mmload.store.split_views import View
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
@@ -92,7 +92,11 @@ class BatchSettings:
 
 
 class BatchWorker:
-    """Work of a loader's threads, which share memory, tier and device. Thread-safe."""
+    """Work of a loader's threads, which share memory, tier and device. Thread-safe.
+
+    Images come from a tier, or from the device. Beside them there are the ``_others``, of a fixed size or lists; those
+    of them with ``_large`` rows have tiers of their own; and ``_masks`` of variable size, which have one, too.
+    """
 
     def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
@@ -110,7 +114,7 @@ class BatchWorker:
             for name in self._composed
             if split.reader.is_column(name) and split.fields[name].dtype != "bfloat16"  # which NumPy lacks
         ]
-        # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
+        # Beside the images, fields of large rows, such as masks, are read from maps of their files, too.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         ranks = settings.ranks
         self._large: dict[str, HostTier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
@@ -341,7 +345,7 @@ class Output:
     """Pooled memory for the images of a view.
 
     Attributes:
-        pixels: as kernels write it: see :func:`~mmload.render.cpu_kernels.written`.
+        pixels: as kernels write it: see :func:`~mmload.render.kernel_arguments.written`.
     """
 
     def __init__(
@@ -356,7 +360,7 @@ class Output:
             self.pixels: Any = self._tensor
         elif self._is_interleaved:
             self._array = memory.array((count, height, width, channels), kernel)
-            self.pixels = self._array.reshape(count, height, width * channels)
+            self.pixels = self._array.reshape(count, 1, height, width * channels)
         else:
             self.pixels = self._array = memory.array(shape, kernel)
 

@@ -17,8 +17,8 @@ import numpy as np
 from mmload.render.arrival import is_there
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
-    BYTES,
     COLOR,
+    CUT,
     FLIPPED_X,
     FLIPPED_Y,
     OUTPUTS,
@@ -40,9 +40,8 @@ from mmload.render.kernel_arguments import (
     Paint,
     Pixels,
     Resizes,
-    crop_signature,
 )
-from mmload.runtime.declarations import CallBy, inlined
+from mmload.runtime.declarations import ARENA, CallBy, inlined, void
 from mmload.runtime.intrinsics import LINE, USED, Arena, carve, colored, finish_streams, reshaped, stream
 from mmload.runtime.numba_compile import numba_compiled
 
@@ -131,77 +130,131 @@ def lines_at_once(height: int, line_bytes: int) -> int:
     return min(height, aligned * max(1, _BAND // (aligned * line_bytes)))
 
 
-@inlined
-def _copy_inside(
-    images: Bytes, line: tuple[Any, Any, Any], columns: Span, color: tuple[Any, Any], target: Pixels, at: Index
-) -> None:
-    """Colors a line's columns inside of the image into ``target`` from ``at`` on.
+class _Line(NamedTuple):
+    """Line of an image: its image, its row, and the window's columns.
 
-    ``line`` is its image, channel and row, ``color`` the channel's shift and scale. There is a loop for each direction:
-    only a constant stride is vectorized.
+    ``sources`` are the columns that the window shows; they are not set where the image ends in a constant.
     """
-    index, c, row = line
-    less, times = color
-    origin = _U(columns.origin)
-    if columns.flipped:
-        for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = colored(images[index, c, row, origin - x], less, times, target)
+
+    index: Any
+    row: Any
+    columns: Span
+    sources: Numbers
+
+
+@inlined
+def _color_line(crops: Crops, line: _Line, shown: bool, c: Index, paint: Paint, target: Pixels, at: Index) -> None:
+    """Colors a line of channel ``c`` into ``target`` from ``at`` on; the constant where it is not ``shown``.
+
+    There is a loop for each direction: only a constant stride is vectorized.
+    """
+    images, mode, columns = crops.images, crops.mode, line.columns
+    less, times, origin, width = paint.shift[c], paint.scale[c], _U(columns.origin), _U(len(line.sources))
+    left, right = (_U(columns.begin), _U(columns.end)) if shown else (width, width)
+    if shown and columns.flipped:
+        for x in range(left, right):
+            target[at + x] = colored(images[line.index, c, line.row, origin - x], less, times, target)
+    elif shown:
+        for x in range(left, right):
+            target[at + x] = colored(images[line.index, c, line.row, origin + x], less, times, target)
+    if mode == CONSTANT:
+        blank = colored(crops.fill[c], less, times, target)
+        for x in range(left):
+            target[at + x] = blank
+        for x in range(right, width):
+            target[at + x] = blank
     else:
-        for x in range(_U(columns.begin), _U(columns.end)):
-            target[at + x] = colored(images[index, c, row, origin + x], less, times, target)
+        for m in range(width - (right - left)):
+            x = m if m < left else m + (right - left)
+            level = images[line.index, c, line.row, _U(line.sources[x])]
+            target[at + x] = colored(level, less, times, target)
+
+
+@inlined
+def _interleave(crops: Crops, line: _Line, shown: bool, out: Bytes) -> None:
+    """Copies a line of all channels into w * C levels; the constant where it is not ``shown``.
+
+    Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
+    three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
+    """
+    images, columns, channels = crops.images, line.columns, crops.images.shape[1]
+    index, row, origin, width = line.index, line.row, _U(columns.origin), _U(len(line.sources))
+    left, right = (_U(columns.begin), _U(columns.end)) if shown else (width, width)
+    if channels == 3 and columns.flipped:
+        for x in range(left, right):
+            out[_U(3) * x] = images[index, 0, row, origin - x]
+            out[_U(3) * x + _U(1)] = images[index, 1, row, origin - x]
+            out[_U(3) * x + _U(2)] = images[index, 2, row, origin - x]
+    elif channels == 3:
+        for x in range(left, right):
+            out[_U(3) * x] = images[index, 0, row, origin + x]
+            out[_U(3) * x + _U(1)] = images[index, 1, row, origin + x]
+            out[_U(3) * x + _U(2)] = images[index, 2, row, origin + x]
+    else:
+        for c in range(_U(channels)):
+            for x in range(left, right):
+                value = images[index, c, row, origin - x if columns.flipped else origin + x]
+                out[x * _U(channels) + c] = value
+    # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles what follows once
+    # for each kind and does not vectorize it, which took twice as long.
+    for m in range(width - (right - left)):
+        x = m if m < left else m + (right - left)
+        for c in range(_U(channels)):
+            value = crops.fill[c] if crops.mode == CONSTANT else images[index, c, row, _U(line.sources[x])]
+            out[x * _U(channels) + c] = value
 
 
 def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
-    """Crops, pads, flips, colors and erases windows of images into ``out`` [B, C, h, w].
+    """Crops, pads, flips, colors and erases windows of images into ``out`` [B, P, h, V].
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
     output itself or the band of lines that is streamed next, already in the dtype of the output.
     """
-    images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
-    shift, scale, streamed = paint.shift, paint.scale, paint.streamed
-    count, channels, height, width = out.shape
-    lines = lines_at_once(height, width * out.itemsize) if streamed else height
-    flat, band = reshaped(out, out.size), carve(arena, lines * width if streamed else 0, out.dtype)
-    target, holes = band if streamed else flat, paint.holes
+    images, windows, streamed, holes = crops.images, crops.windows, paint.streamed, paint.holes
+    count, planes, height, across = out.shape
+    depth = images.shape[1] // planes
+    width = across // depth
+    lines = lines_at_once(height, across * out.itemsize) if streamed else height
+    flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
+    target, levels = band if streamed else flat, carve(arena, across, np.uint8)
+    # The color map is repeated for every value of a line, so that the last pass is one plain loop.
+    less, times = carve(arena, across, np.float32), carve(arena, across, np.float32)
+    for i in range(across if depth > 1 else 0):
+        less[i], times[i] = paint.shift[i % depth], paint.scale[i % depth]
     row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
     for k in range(_U(count)):
         window = windows[k]
-        index = _U(window.index)
         rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
         columns = span_of(window.left, width, images.shape[3], window.flips & FLIPPED_X != 0)
         begin_erased, end_erased = erased_lines(holes, k)
-        find_sources(rows, images.shape[2], mode, row_sources)
-        if mode != CONSTANT:
-            find_sources(columns, images.shape[3], mode, column_sources)
-        for c in range(_U(channels)):
-            less, times = shift[c], scale[c]
-            blank = colored(fill[c], less, times, flat)
+        find_sources(rows, images.shape[2], crops.mode, row_sources)
+        if crops.mode != CONSTANT:
+            find_sources(columns, images.shape[3], crops.mode, column_sources)
+        for p in range(_U(planes)):
             for step in range((height + lines - 1) // lines):
                 start, stop = step * lines, min(step * lines + lines, height)
-                begun = ((k * _U(channels) + c) * _U(height) + _U(start)) * _U(width)
+                begun = ((k * _U(planes) + p) * _U(height) + _U(start)) * _U(across)
+                into = _U(0) if streamed else begun
                 for y in range(_U(start), _U(stop)):
-                    at = (y - _U(start)) * _U(width) + (_U(0) if streamed else begun)
-                    shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
-                    left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
-                    row = _U(row_sources[y])
-                    if shown:
-                        _copy_inside(images, (index, c, row), columns, (less, times), target, at)
-                    if mode == CONSTANT:
-                        for x in range(left):
-                            target[at + x] = blank
-                        for x in range(right, _U(width)):
-                            target[at + x] = blank
+                    at = into + (y - _U(start)) * _U(across)
+                    shown = crops.mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
+                    line = _Line(_U(window.index), _U(row_sources[y]), columns, column_sources)
+                    if depth == 1:
+                        _color_line(crops, line, shown, p, paint, target, at)
                     else:
-                        for m in range(_U(width) - (right - left)):
-                            beside = m if m < left else m + (right - left)
-                            level = images[index, c, row, _U(column_sources[beside])]
-                            target[at + beside] = colored(level, less, times, target)
+                        _interleave(crops, line, shown, levels)
+                        for i in range(_U(across)):
+                            target[at + i] = colored(levels[i], less[i], times[i], target)
                 if begin_erased < stop and end_erased > start:
-                    erase(holes, k, LineRange(c, 1, start, stop, width), target, _U(0) if streamed else begun, arena)
+                    erase(holes, k, LineRange(p, depth, start, stop, across), target, into, arena)
                 if streamed:
-                    stream(band, flat, begun, (stop - start) * width)
+                    stream(band, flat, begun, (stop - start) * across)
     if streamed:
         finish_streams()
+
+
+CROPS = {kind: numba_compiled(void(Crops, Paint, ARENA, output))(crop) for kind, output in OUTPUTS.items()}
+"""The crops, by dtype of the output."""
 
 
 @numba_compiled("void(float32[::1], float32, arena)")
@@ -214,92 +267,7 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
     finish_streams()
 
 
-@inlined
-def _interleave(images: Bytes, index: Index, row: Index, columns: Span, line: Bytes) -> None:
-    """Copies a row's columns inside of the image into a line of w * C values.
-
-    Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
-    three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
-    """
-    channels = images.shape[1]
-    origin = _U(columns.origin)
-    if channels == 3 and columns.flipped:
-        for x in range(_U(columns.begin), _U(columns.end)):
-            line[_U(3) * x] = images[index, 0, row, origin - x]
-            line[_U(3) * x + _U(1)] = images[index, 1, row, origin - x]
-            line[_U(3) * x + _U(2)] = images[index, 2, row, origin - x]
-    elif channels == 3:
-        for x in range(_U(columns.begin), _U(columns.end)):
-            line[_U(3) * x] = images[index, 0, row, origin + x]
-            line[_U(3) * x + _U(1)] = images[index, 1, row, origin + x]
-            line[_U(3) * x + _U(2)] = images[index, 2, row, origin + x]
-    else:
-        for c in range(_U(channels)):
-            for x in range(_U(columns.begin), _U(columns.end)):
-                value = images[index, c, row, origin - x if columns.flipped else origin + x]
-                line[x * _U(channels) + c] = value
-
-
-def crop_interleaved(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
-    """Acts as :func:`crop`, into the memory of channels_last: ``out`` is [B, h, w * C]."""
-    images, windows, fill, mode = crops.images, crops.windows, crops.fill, crops.mode
-    streamed = paint.streamed
-    count, height, across = out.shape
-    channels = images.shape[1]
-    width = across // channels
-    lines = lines_at_once(height, across * out.itemsize) if streamed else height
-    flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
-    target, line = band if streamed else flat, carve(arena, across, np.uint8)
-    # The color map is repeated for every value of a line, so that the last pass is one plain loop.
-    less, times = carve(arena, across, np.float32), carve(arena, across, np.float32)
-    for i in range(across):
-        less[i], times[i] = paint.shift[i % channels], paint.scale[i % channels]
-    row_sources, column_sources, holes = carve(arena, height, np.int64), carve(arena, width, np.int64), paint.holes
-    for k in range(_U(count)):
-        window = windows[k]
-        index = _U(window.index)
-        rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
-        columns = span_of(window.left, width, images.shape[3], window.flips & FLIPPED_X != 0)
-        begin_erased, end_erased = erased_lines(holes, k)
-        find_sources(rows, images.shape[2], mode, row_sources)
-        find_sources(columns, images.shape[3], mode, column_sources)
-        for step in range((height + lines - 1) // lines):
-            start, stop = step * lines, min(step * lines + lines, height)
-            begun = (k * _U(height) + _U(start)) * _U(across)
-            for y in range(_U(start), _U(stop)):
-                shown = mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
-                row = _U(row_sources[y])
-                if shown:
-                    _interleave(images, index, row, columns, line)
-                left, right = (_U(columns.begin), _U(columns.end)) if shown else (_U(width), _U(width))
-                # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles the
-                # rest of the body once for each kind and does not vectorize the last pass, which took twice as long.
-                for m in range(_U(width) - (right - left)):
-                    x = m if m < left else m + (right - left)
-                    for c in range(_U(channels)):
-                        value = fill[c] if mode == CONSTANT else images[index, c, row, _U(column_sources[x])]
-                        line[x * _U(channels) + c] = value
-                base = (y - _U(start)) * _U(across) + (_U(0) if streamed else begun)
-                for i in range(_U(across)):
-                    target[base + i] = colored(line[i], less[i], times[i], flat)
-            if begin_erased < stop and end_erased > start:
-                erase(
-                    holes, k, LineRange(0, channels, start, stop, across), target, _U(0) if streamed else begun, arena
-                )
-            if streamed:
-                stream(band, flat, begun, (stop - start) * across)
-    if streamed:
-        finish_streams()
-
-
-CROPS = {
-    (dtype, ndim): numba_compiled(crop_signature(kind))(crop if ndim == 4 else crop_interleaved)
-    for (dtype, ndim), kind in OUTPUTS.items()
-}
-"""The crops, by dtype and dimensions of the output."""
-
-
-_color, _cut, _run = CallBy(COLOR), CallBy(crop_signature(OUTPUTS[BYTES])), CallBy(RUN)
+_color, _cut, _run = CallBy(COLOR), CallBy(CUT), CallBy(RUN)
 _resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
 
 
@@ -353,5 +321,6 @@ def render(
             _run(calls.run, (levels, window, own, arena))
             shown = Crops(levels, window, crops.fill, crops.mode)
         painted = Paint(paint.shift, paint.scale, Holes(holes.sides[k : k + 1], holes.values), paint.streamed)
-        place = out.address + np.uintp(k * out.step)
-        _color(calls.color, (shown, painted, arena, OutputMemory(place, 1, out.first, out.second, out.third, out.step)))
+        address = out.address + np.uintp(k * out.step)
+        sample = OutputMemory(address, 1, out.planes, out.lines, out.values, out.step)
+        _color(calls.color, (shown, painted, arena, sample))

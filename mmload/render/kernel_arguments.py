@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.declarations import ARENA, RecordArray, Signature, inlined, void
+from mmload.runtime.declarations import ARENA, RecordArray, inlined, void
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
@@ -343,25 +343,23 @@ class OutputMemory(NamedTuple):
     Attributes:
         address: address of the first sample.
         samples: their number.
-        first: the second side of the array.
-        second: its third side.
-        third: its fourth side; not used if there is none.
+        planes: planes of a sample: its channels, or one of all channels.
+        lines: lines of a plane.
+        values: values of a line.
         step: bytes from sample to sample.
     """
 
     address: Address
     samples: int
-    first: int
-    second: int
-    third: int
+    planes: int
+    lines: int
+    values: int
     step: int
 
     @classmethod
     def of_pixels(cls, pixels: Pixels) -> OutputMemory:
-        """Returns the memory of a contiguous array [B, C, h, w] or [B, h, w * C]."""
-        count, first, second, third = (*pixels.shape, 0)[:4]
-        step = first * second * (third if pixels.ndim == 4 else 1) * pixels.itemsize
-        return cls(pixels.ctypes.data, count, first, second, third, step)
+        """Returns the memory of a contiguous array [B, P, h, V]."""
+        return cls(pixels.ctypes.data, *pixels.shape, pixels.strides[0])
 
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
@@ -377,7 +375,10 @@ KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
 
 
 def written(out: Tensor | Pixels) -> Pixels | None:
-    """Returns the output as a kernel writes it, [B, C, h, w] or [B, h, w * C] of channels_last; None if none does."""
+    """Returns the output as a kernel writes it, or None if none does: its planes, [B, P, h, V].
+
+    Planes are channels, [B, C, h, w]; of channels_last one of all channels, [B, 1, h, w * C].
+    """
     if isinstance(out, np.ndarray):
         return out
     if out.dtype not in KERNEL_DTYPES:
@@ -386,30 +387,21 @@ def written(out: Tensor | Pixels) -> Pixels | None:
     if out.is_contiguous():
         return bits.numpy()
     lines = bits.permute(0, 2, 3, 1)
-    return lines.flatten(2).numpy() if lines.is_contiguous() else None
+    return lines.flatten(2)[:, None].numpy() if lines.is_contiguous() else None
 
 
-OUTPUTS = {
-    (np.dtype(kind), ndim): f"{kind}[{':, ' * (ndim - 1)}::1]"
-    for kind in ("float32", "uint8", "int16", "uint16")
-    for ndim in (3, 4)
-}
-"""Types of the outputs that crops write by dtype and dimensions: [B, C, h, w], or [B, h, w * C] of channels_last."""
+OUTPUTS = {np.dtype(kind): f"{kind}[:, :, :, ::1]" for kind in ("float32", "uint8", "int16", "uint16")}
+"""Types of the outputs that kernels write, :func:`written`, by dtype."""
 
-BYTES = np.dtype(np.uint8), 4
-"""Output of levels, [B, C, h, w]."""
+BYTES = np.dtype(np.uint8)
+"""Dtype of levels."""
 
 _WINDOWS = RecordArray(WINDOW)
 ARRIVE = BRING = void(ImageLines, "int64", ARENA)
 PAINT = void(ImageLines, "int64", RecordArray(TILE), "uint8[::1]", OUTPUTS[BYTES], "float32", ARENA)
 RUN = void(OUTPUTS[BYTES], _WINDOWS, Operations, ARENA)
 RESIZE = void(ImageLines, "int64", Resizes, OUTPUTS[BYTES], ARENA)
-COLOR = void(Crops, Paint, ARENA, OutputMemory)
+COLOR, CUT = void(Crops, Paint, ARENA, OutputMemory), void(Crops, Paint, ARENA, OUTPUTS[BYTES])
 RENDER = void(
     ImageLines, Resizes, Composed, Crops, Paint, Operations, OUTPUTS[BYTES], Calls, ARENA, OutputMemory
 )  # fmt: skip
-
-
-def crop_signature(output: str) -> Signature:
-    """Returns the signature of crops to an output of a type."""
-    return void(Crops, Paint, ARENA, output)

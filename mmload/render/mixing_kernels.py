@@ -117,7 +117,6 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
 
 MIXES = {
     dtype: numba_compiled(void(OUTPUTS[BYTES], Paint, "float32[::1]", "int64[:, ::1]", ARENA, kind))(mix)
-    for (dtype, ndim), kind in OUTPUTS.items()
-    if ndim == 4
+    for dtype, kind in OUTPUTS.items()
 }
 """The loop, by dtype of the output."""

@@ -172,10 +172,9 @@ class Rendering:
             return
         shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
         boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
-        levels, mixed = (one[:, None] if one.ndim == 3 else one for one in (own, out))
         holes = holes_of(self.plan.holes, count, self.plan.source[0])
         paint = Paint(self._shift, self._scale, holes, streams(out))
-        MIXES[mixed.dtype](levels, paint, shares, boxes, mixed)
+        MIXES[out.dtype](own, paint, shares, boxes, out)
 
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
@@ -199,14 +198,14 @@ class Rendering:
         holes = self._holes._replace(sides=self._holes.sides[samples])
         paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
         if operations is None and not is_made and not lines.arrival.address:
-            CROPS[pixels.dtype, pixels.ndim](crops, paint, pixels)
+            CROPS[pixels.dtype](crops, paint, pixels)
             return
         runs = operations is not None
         cuts = runs and not (is_made and (plan.canvas is None or plan.top is None))
         levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
         own = _NO_OPERATIONS if operations is None else operations.part(samples)
         calls = Calls(
-            color=CROPS[out.dtype, out.ndim].address,
+            color=CROPS[out.dtype].address,
             cut=CROPS[BYTES].address if cuts else 0,
             run=run_operations.address if runs else 0,
             resize=0 if resizes is _NO_RESIZES else resize.address,

@@ -31,9 +31,6 @@ class RecordArray:
     dtype: np.dtype[Any]
     ndim: int = 1
 
-    def __str__(self) -> str:
-        return f"{self.dtype.descr}[{self.ndim}]"
-
 
 Type = str | RecordArray | type
 """Type of an argument; a string is a number or array in numba's notation, such as ``"uint8[:, ::1]"``, or ARENA.
@@ -52,10 +49,6 @@ def fields_of(kind: type) -> tuple[Type, ...]:
     return tuple(hint.__metadata__[-1] if hasattr(hint, "__metadata__") else _PLAIN.get(hint, hint) for hint in hints)
 
 
-def _text(kind: Type) -> str:
-    return f"{kind.__name__}({', '.join(map(_text, fields_of(kind)))})" if isinstance(kind, type) else str(kind)
-
-
 @dataclass(frozen=True)
 class Signature:
     """Types of what a kernel takes and returns.
@@ -67,9 +60,6 @@ class Signature:
 
     result: str
     arguments: tuple[Type, ...]
-
-    def __str__(self) -> str:
-        return f"{self.result}({', '.join(map(_text, self.arguments))})"
 
     @classmethod
     def parsed(cls, text: str) -> Signature:

@@ -26,7 +26,7 @@ _RENAME_EXCHANGE = 2
 TOKEN_BYTES = 8
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # of a file system without locks
 
-LOCK_WAIT_S = 20.0
+LOCK_WAIT_S = 60.0
 """Time limit of :func:`file_lock`, in seconds."""
 
 

@@ -83,8 +83,6 @@ class MemoryPool:
         ``torch.from_numpy`` makes of it does.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        if size == 0:
-            return np.empty(shape, dtype)
         free = self._free.get(size)
         if free is None:
             free = self._free.setdefault(size, deque(maxlen=self._spare))

@@ -4,8 +4,7 @@
 
 A kernel that needs working memory has an argument of the type :data:`~mmload.runtime.declarations.ARENA`. What is
 carved out of it is valid until the call from Python ends, or until the kernel sets the number of used bytes back, as in
-a loop over samples. A call that needs more than there is takes blocks from the C library, and the next one finds a
-larger arena.
+a loop over samples. Where more is needed than there is, the arena takes twice as much from the C library.
 """
 
 from __future__ import annotations
@@ -125,13 +124,19 @@ picks_any_pair: Any = Intrinsic("picks_any_pair")
 """In compiled functions, it tells whether there may be other numbers between those of a pair of ``blend_neighbors``."""
 
 Arena = npt.NDArray[np.int64]
-"""Head of an arena in kernels: the five numbers below."""
+"""Head of an arena in kernels: the three numbers below."""
 
-MEMORY, SIZE, USED, MOST, BLOCKS = range(5)
-"""Numbers of an arena: address and bytes of its memory, bytes in use, the most that have been in use, and the address
-of the last block from the C library or 0; a block begins with the address of the one before."""
+MEMORY, SIZE, USED = range(3)
+"""Numbers of an arena: address and bytes of its memory, and bytes in use.
 
-_MALLOC = External("malloc", "uintp(uintp)")
+Memory begins with the address of the memory before it, which was too small, or 0: what was carved out of that is valid,
+too, and places in both are different. All of it is freed when the thread ends.
+"""
+
+HEADER, _LEAST = 8, 2**18
+"""Bytes of that address, and of the first memory."""
+
+_ALLOCATE = External("aligned_alloc", "uintp(uintp, uintp)")
 
 
 @called
@@ -139,13 +144,12 @@ def _take(arena: Arena, size: int) -> int:
     """Returns the address of so many bytes, which begins a cache line."""
     begin = (arena[USED] + (LINE - 1)) // LINE * LINE
     arena[USED] = begin + size
-    arena[MOST] = max(arena[MOST], arena[USED])
-    if arena[USED] <= arena[SIZE]:
-        return np.uintp(arena[MEMORY] + begin)  # type: ignore[return-value]
-    block = _MALLOC(np.uintp(size + 2 * LINE))
-    array_at(block, 1, np.int64)[0] = arena[BLOCKS]
-    arena[BLOCKS] = block
-    return np.uintp((block // np.uintp(LINE) + np.uintp(2)) * np.uintp(LINE))  # type: ignore[return-value]
+    if arena[USED] > arena[SIZE]:
+        before = arena[MEMORY]
+        arena[SIZE] = max(_LEAST, (arena[USED] + (LINE - 1)) // LINE * (2 * LINE))
+        arena[MEMORY] = _ALLOCATE(np.uintp(LINE), np.uintp(arena[SIZE]))
+        array_at(np.uintp(arena[MEMORY]), 1, np.int64)[0] = before
+    return np.uintp(arena[MEMORY] + begin)  # type: ignore[return-value]
 
 
 @inlined

@@ -16,7 +16,6 @@ import numba
 from llvmlite import binding
 from numba import types
 
-from mmload.errors import UsageError
 from mmload.runtime import numba_intrinsics
 from mmload.runtime.declarations import Intrinsic, Part, Signature
 from mmload.runtime.machine_code import processor
@@ -26,9 +25,12 @@ _numba: Any = numba  # it is only partially typed
 _OPTIONS = {"_nrt": False, "error_model": "numpy"}
 """Arrays count no references, so that none can be allocated, and divisions by 0 do not raise."""
 
+_PART_OPTIONS = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""Only kernels call parts, so that these need no functions for other callers, which take as long to compile."""
+
 C_LIBRARY = frozenset(
     (
-        *("free", "malloc", "memcpy", "memmove", "memset", "madvise", "mincore", "posix_fadvise", "pread"),
+        *("aligned_alloc", "memcpy", "memmove", "memset", "madvise", "mincore", "posix_fadvise", "pread"),
         *("cos", "exp", "fmod", "log", "log1p", "pow", "sin", "sincos", "sqrt", "tan"),
     )
 )
@@ -41,11 +43,8 @@ def compile_object(kernel: Part, signature: Signature, name: str) -> bytes:
     """Returns an object file with the C function of a kernel under a name.
 
     Raises:
-        UsageError: if numba is told to check the bounds of all functions, as checks raise errors.
         RuntimeError: if it refers to a function that is not in the C library, as where it may raise an error.
     """
-    if _numba.config.BOUNDSCHECK:
-        raise UsageError("NUMBA_BOUNDSCHECK is set, with which kernels cannot be compiled; unset it")
     compiled = c_function(kernel, signature)
     module: Any = binding.parse_assembly(compiled.inspect_llvm())
     for value in (*module.functions, *module.global_variables):
@@ -71,15 +70,11 @@ def c_function(part: Part, signature: Signature) -> Any:
     kernel = _compiled(part)
     arguments_of = numba_intrinsics.arguments_of(signature)
 
-    def write(record: int) -> int:
-        kernel(*arguments_of(record))
-        return 0
+    def call(record: int) -> Any:
+        return kernel(*arguments_of(record))
 
-    def compute(record: int) -> int:
-        return kernel(*arguments_of(record))  # type: ignore[no-any-return]
-
-    chosen = write if signature.result == "void" else compute
-    return _numba.cfunc(types.int64(types.uintp), nopython=True, **_OPTIONS)(chosen)
+    result = types.void if signature.result == "void" else types.int64
+    return _numba.cfunc(result(types.uintp), nopython=True, **_OPTIONS)(call)
 
 
 def _machine() -> Any:
@@ -116,4 +111,4 @@ def _resolve(value: Any) -> Any:
 
 @cache
 def _compiled(part: Part) -> Any:
-    return _numba.njit(**_OPTIONS, **part.options)(_resolved(part.function))
+    return _numba.njit(**_PART_OPTIONS, **part.options)(_resolved(part.function))

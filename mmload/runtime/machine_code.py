@@ -13,24 +13,22 @@ whoever writes there has code run.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import mmap
 import os
 import platform
 import re
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import cache
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError, choices
-from mmload.runtime.resources import processor_name
+from mmload.runtime.durable_files import file_lock, write_atomically
+from mmload.runtime.resources import cpu_fact, processor_name
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
 
@@ -45,7 +43,6 @@ _FLAGS = {"abm": "lzcnt", "bmi1": "bmi", "sse4_2": "sse4.2"}
 _COMPILER = "kernel_compiler", "numba_intrinsics"
 _IMPORTS = re.compile(rb"^from (mmload(?:\.\w+)+) import", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_PATIENCE_S, _POLL_S = 60.0, 0.01  # the largest kernel compiles in some seconds
 _SETTINGS = "NUMBA_OPT", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 
@@ -68,26 +65,13 @@ def _object_file(symbol: str, compile_: Callable[[], bytes]) -> bytes:
     path = folder / f"{symbol}.{_processor_digest()}.o"
     if (code := _cached(path)) is None:
         with ExitStack() as stack:
-            file: Any = BytesIO()
-            with suppress(OSError):  # another user's, or on a file system without locks
-                file = stack.enter_context(open(path, "ab", buffering=0))
-                _lock(file)
+            with suppress(OSError):  # another user's, without locks, or of a process that was stopped meanwhile
+                stack.enter_context(file_lock(path))
             if (code := _cached(path)) is None:
                 code = _compiled(compile_)
                 with suppress(OSError):  # on a full disk: later processes compile again
-                    file.truncate(0)
-                    file.write(code + hashlib.sha256(code).digest())
+                    write_atomically(path, code + hashlib.sha256(code).digest())
     return code
-
-
-def _lock(file: Any) -> None:
-    """Waits until no other process compiles the same, but not for one that was stopped meanwhile."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_POLL_S)
 
 
 def _cached(path: Path) -> bytes | None:
@@ -103,7 +87,10 @@ def _compiled(compile_: Callable[[], bytes]) -> bytes:
 
 
 def symbol_of(function: Callable[..., Any], signature: str) -> str:
-    """Returns the name of a kernel's C function: its own, and a digest of sources, signature and the size of pages."""
+    """Returns the name of a kernel's C function: its own, and a digest of sources, signature and the size of pages.
+
+    The fields of named tuples are not in the signature, but in the sources.
+    """
     module = function.__module__
     origin = repr((_sources(module), function.__qualname__, signature, mmap.PAGESIZE))
     return f"{module}.{function.__qualname__}.{hashlib.sha256(origin.encode()).hexdigest()[:24]}"
@@ -125,26 +112,12 @@ def levels() -> tuple[str, ...]:
 
     ``MMLOAD_MACHINE_CODE`` names the only one that is taken; "own" takes none and compiles for this processor.
     """
-    wanted = os.environ.get("MMLOAD_MACHINE_CODE") or None
-    if wanted not in (None, "own", *LEVELS):
-        raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted!r:.60}; use one of {choices((*LEVELS, 'own'))}")
-    if any(os.environ.get(name) for name in _SETTINGS):
-        return ()
-    fits = [name for name in LEVELS if name.startswith(platform.machine().replace("_", "-"))]
-    fits = [name for name in fits if set(LEVELS[name].split()) <= _features()]
-    if wanted in LEVELS and wanted not in fits:
-        raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted}, which this processor is not; use {choices((*fits, 'own'))}")
-    return tuple(name for name in fits if wanted in (None, name))
-
-
-def _features() -> set[str]:
-    """Returns the features of this processor as LLVM names them; none if the system is not Linux."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return set()
-    found = re.search(r"^flags\s*: (.*)$", text, re.MULTILINE)
-    return {_FLAGS.get(name, name) for name in found[1].split()} if found else set()
+    wanted, machine = os.environ.get("MMLOAD_MACHINE_CODE") or None, platform.machine().replace("_", "-")
+    found = {_FLAGS.get(name, name) for name in cpu_fact("flags").split()}
+    fits = [name for name in LEVELS if name.startswith(machine) and found >= set(LEVELS[name].split())]
+    if wanted not in (None, "own", *fits):
+        raise UsageError(f"MMLOAD_MACHINE_CODE is {wanted!r:.60}; use {choices((*fits, 'own'))} on this processor")
+    return () if any(map(os.environ.get, _SETTINGS)) else tuple(name for name in fits if wanted in (None, name))
 
 
 @cache

@@ -11,12 +11,13 @@ fields. In Python a record is a bytes object; what it points to must live as lon
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -24,8 +25,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from mmload.errors import UsageError
 from mmload.lazy import lazy_property
-from mmload.runtime.declarations import ARENA, Part, RecordArray, Signature, Type, array_of, fields_of
-from mmload.runtime.intrinsics import BLOCKS, LINE, MEMORY, MOST, SIZE, USED
+from mmload.runtime.declarations import ARENA, Part, Signature, Type, array_of, fields_of
+from mmload.runtime.intrinsics import HEADER, MEMORY, USED
 from mmload.runtime.machine_code import load, symbol_of
 
 R = TypeVar("R")
@@ -47,6 +48,7 @@ class Kernel(Part, Generic[R]):
         super().__init__(function)
         self.signature, self.nogil = signature, nogil
         self._address = 0
+        KERNELS.append(self)
 
     def __call__(self, *arguments: Any) -> R:
         return self._run(self._pack(*arguments))  # type: ignore[no-any-return]  # as its signature says
@@ -71,16 +73,20 @@ class Kernel(Part, Generic[R]):
     @property
     def symbol(self) -> str:
         """Name of its C function, which has a digest of its source."""
-        return symbol_of(self.function, str(self.signature))
+        return symbol_of(self.function, repr(self.signature))
 
     def compile(self) -> bytes:
         """Compiles it; returns an object file."""
-        began = time.perf_counter()
-        from mmload.runtime.kernel_compiler import compile_object  # imports numba
+        began, collects = time.perf_counter(), gc.isenabled()
+        gc.disable()  # in numba's many objects it finds nothing, and takes a quarter of the time
+        try:
+            from mmload.runtime.kernel_compiler import compile_object  # imports numba
 
-        code = compile_object(self, self.signature, self.symbol)
-        _spent.append(time.perf_counter() - began)
-        return code
+            return compile_object(self, self.signature, self.symbol)
+        finally:
+            if collects:
+                gc.enable()
+            _spent.append(time.perf_counter() - began)
 
 
 KERNELS: list[Kernel[Any]] = []
@@ -106,12 +112,7 @@ def numba_compiled(signature: Signature | str, nogil: bool = True) -> Callable[[
     """
     parsed = Signature.parsed(signature) if isinstance(signature, str) else signature
 
-    def declare(function: Callable[..., R]) -> Kernel[R]:
-        kernel = Kernel(function, parsed, nogil)
-        KERNELS.append(kernel)
-        return kernel
-
-    return declare
+    return lambda function: Kernel(function, parsed, nogil)
 
 
 def filled(kernel: Callable[..., Any], shape: int | tuple[int, ...], dtype: DTypeLike, *arguments: Any) -> NDArray[Any]:
@@ -133,108 +134,65 @@ _WORD = 2**64 - 1
 def packer(name: str, signature: Signature) -> Callable[..., bytes]:
     """Returns the function that makes the record of a kernel's arguments; ``name`` is that of the kernel.
 
-    It is compiled from a text with a line per argument: a call has up to 50 arrays.
+    It is compiled from a text, as a call has up to 50 arrays.
 
     Raises:
         TypeError: by the function, if an argument is of another type, or cannot be written.
     """
-    text = _Text()
-    arguments = [(text.add(kind), kind) for kind in signature.arguments]
+    known: dict[str, Any] = {
+        "arena_words": arena_words,
+        "addressof": ctypes.addressof,
+        "View": (ctypes.c_char * 0).from_buffer,  # refuses memory that is not contiguous, or cannot be written
+        "checked": _checked,
+    }
+    arguments = [(f"_{place}", kind) for place, kind in enumerate(signature.arguments)]
+    words, forms = zip(*(word for each in arguments for word in _words(*each, known)), strict=True)
+    known["pack"] = struct.Struct("=" + "".join(forms)).pack
     given = ", ".join(argument for argument, kind in arguments if kind != ARENA)
-    words, forms = zip(*text.words, strict=True)
-    text.known["pack"] = struct.Struct("=" + "".join(forms)).pack
-    lines = [*text.lines, f"return pack({', '.join(words)})"]
-    exec(f"def record({given}):\n " + "\n ".join(lines), text.known)
-    made: Callable[..., bytes] = text.known["record"]
+    made: Callable[..., bytes] = eval(f"lambda {given}: pack({', '.join(words)})", known)
     made.__qualname__ = name  # for errors
     return made
 
 
-class _Text:
-    """Text of a function that packs arguments of some types.
-
-    Attributes:
-        lines: its lines.
-        words: texts of words that it packs, and their formats.
-        known: its global variables.
-    """
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.words: list[tuple[str, str]] = []
-        self.known: dict[str, Any] = {
-            "arena_words": arena_words,
-            "addressof": ctypes.addressof,
-            "View": (ctypes.c_char * 0).from_buffer,  # refuses memory that is not contiguous, or cannot be written
-            "check": _check,
-        }
-
-    def add(self, kind: Type) -> str:
-        """Adds a value of a type; returns the name of its variable."""
-        name = f"_{len(self.known)}"
-        self.known[name] = kind
-        if kind == ARENA:
-            self.words.append(("*arena_words()", "Qq"))
-        elif isinstance(kind, type):
-            place = len(self.lines)
-            self.lines.insert(place, f"{''.join([self.add(field) + ', ' for field in fields_of(kind)])}= {name}")
-        else:
-            self._add_plain(name, kind)
-        return name
-
-    def _add_plain(self, name: str, kind: str | RecordArray) -> None:
-        """Adds a number or an array."""
+def _words(value: str, kind: Type, known: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the text and the format of each word of a value, itself a text; what they refer to becomes known."""
+    if kind == ARENA:
+        yield "*arena_words()", "Qq"
+    elif isinstance(kind, type):
+        for place, field in enumerate(fields_of(kind)):
+            yield from _words(f"{value}[{place}]", field, known)
+    else:
         dtype, ndim, is_contiguous = array_of(kind)
+        form = _FORMATS.get(str(dtype), "q")
         if not ndim:
-            form = _FORMATS.get(str(dtype), "q")
-            self.words.append((f"int({name}) & {_WORD}" if form == "Q" else name, form))
+            yield f"int({value}) & {_WORD}" if form == "Q" else value, form
             return
-        self.known[f"{name}_dtype"] = np.dtype("bool" if dtype == "boolean" else dtype)
-        self.lines.append(
-            f"if {name}.dtype is not {name}_dtype or {name}.ndim != {ndim}: check({name}, {name}_dtype, {ndim})"
-        )
+        known[name := f"dtype_{len(known)}"] = np.dtype("bool" if dtype == "boolean" else dtype)
+        is_fine = f"(v := {value}).dtype is {name} and v.ndim == {ndim}"
+        array = f"v if {is_fine} else checked(v, {name}, {ndim})"
         if is_contiguous:
-            self.words.append((f"addressof(View({name})), *{name}.shape", "Q" + ndim * "q"))
+            yield f"addressof(View({array})), *v.shape", "Q" + ndim * "q"
         else:
-            self.words.append((f"{name}.ctypes.data, *{name}.shape, *{name}.strides", "Q" + 2 * ndim * "q"))
+            yield f"({array}).ctypes.data, *v.shape, *v.strides", "Q" + 2 * ndim * "q"
 
 
-def _check(array: np.ndarray, dtype: np.dtype[Any], ndim: int) -> None:
-    """Raises TypeError if an array has another dtype or number of dimensions."""
+def _checked(array: np.ndarray, dtype: np.dtype[Any], ndim: int) -> np.ndarray:
+    """Returns an array; raises TypeError if it has another dtype or number of dimensions."""
     if array.dtype != dtype or array.ndim != ndim:
         raise TypeError(f"a kernel takes {dtype} in {ndim} dimensions, and got {array.dtype} in {array.ndim}")
-
-
-_FIRST_BYTES = 2**18
+    return array
 
 
 class _Arena:
-    """Arena of a thread."""
+    """Arena of a thread: the numbers of :data:`mmload.runtime.intrinsics.Arena`."""
 
     def __init__(self) -> None:
-        self._head = (ctypes.c_int64 * 5)()
-        self.words = ctypes.addressof(self._head), len(self._head)
-        self._grow(_FIRST_BYTES)
-
-    def empty(self) -> None:
-        """Sets the number of used bytes back, and makes the arena as large as was needed."""
-        self._head[USED] = 0
-        if self._head[BLOCKS]:
-            self._free_blocks()
-            self._grow(self._head[MOST])
-
-    def _grow(self, size: int) -> None:
-        self._memory = np.empty(size + LINE, np.uint8)
-        address = self._memory.ctypes.data
-        self._head[MEMORY], self._head[SIZE] = address + -address % LINE, size
-
-    def _free_blocks(self) -> None:
-        while block := self._head[BLOCKS]:
-            self._head[BLOCKS] = ctypes.c_int64.from_address(block).value
-            ctypes.PyDLL(None).free(ctypes.c_void_p(block))  # keeps the interpreter lock
+        self.head = (ctypes.c_int64 * 3)()
 
     def __del__(self) -> None:
-        self._free_blocks()
+        while memory := self.head[MEMORY]:
+            self.head[MEMORY] = ctypes.c_int64.from_address(memory).value
+            ctypes.PyDLL(None).free(ctypes.c_void_p(memory))  # keeps the interpreter lock
 
 
 class _Threads(threading.local):
@@ -249,6 +207,6 @@ _threads = _Threads()
 
 def arena_words() -> tuple[int, int]:
     """Returns address and length of the head of this thread's arena, which is emptied."""
-    arena = _threads.arena
-    arena.empty()
-    return arena.words
+    head = _threads.arena.head
+    head[USED] = HEADER
+    return ctypes.addressof(head), len(head)

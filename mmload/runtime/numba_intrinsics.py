@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
@@ -40,10 +40,14 @@ def _array(target: Any, builder: Any, signature: Any, arguments: Any, place: int
     return target.make_array(signature.args[place])(target, builder, arguments[place])
 
 
-def _check_index(target: Any, builder: Any, index: Any, length: Any) -> None:
-    """Generates code that raises IndexError if an index is not below a length; none without bounds checks."""
-    if target.enable_boundscheck:
-        _cgutils.do_boundscheck(target, builder, index, length)
+def _action(act: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the code of an intrinsic that returns nothing."""
+
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        act(target, builder, signature, arguments)
+        return target.get_dummy_value()
+
+    return code
 
 
 def arguments_of(signature: Signature) -> Any:
@@ -218,47 +222,37 @@ def stack_array(context: Any, size: Any, dtype: Any) -> Any:
 
 @_intrinsic
 def never_inline(context: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.function.attributes.add("noinline")
-        return target.get_dummy_value()
-
-    return types.void(), code
+    return types.void(), _action(lambda target, builder, *_: builder.function.attributes.add("noinline"))
 
 
 @_intrinsic
 def prefetch(context: Any, values: Any, at: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
         array = _array(target, builder, signature, arguments, 0)
         line = _vector(target, builder, array, arguments[1], ir.VectorType(_BYTE, 1))
         kind = ir.FunctionType(ir.VoidType(), [line.type, _WORD, _WORD, _WORD])
         ask = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         builder.call(ask, [line, _WORD(0), _WORD(3), _WORD(1)])
-        return target.get_dummy_value()
 
-    return types.void(values, types.uintp), code
+    return types.void(values, types.uintp), _action(act)
 
 
 @_intrinsic
 def stream_line(context: Any, source: Any, at: Any, out: Any, place: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
         values, sink = (_array(target, builder, signature, arguments, k) for k in (0, 2))
         element = target.get_data_type(signature.args[0].dtype)
         kind = ir.VectorType(element, LINE // target.get_abi_sizeof(element))
         line = builder.load(_vector(target, builder, values, arguments[1], kind), align=1)
         store = builder.store(line, _vector(target, builder, sink, arguments[3], kind), align=LINE)
         store.set_metadata("nontemporal", builder.module.add_metadata([_WORD(1)]))
-        return target.get_dummy_value()
 
-    return types.void(source, types.uintp, out, types.uintp), code
+    return types.void(source, types.uintp, out, types.uintp), _action(act)
 
 
 @_intrinsic
 def finish_streams(context: Any) -> Any:
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.void(), code
+    return types.void(), _action(lambda target, builder, *_: builder.fence("seq_cst"))
 
 
 @_intrinsic
@@ -275,7 +269,7 @@ def transpose(context: Any, source: Any, corner: Any, pitch: Any, out: Any, plac
 
     masks = interleaved(0), interleaved(1)
 
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
         def lines_of(place: int, rows: int, columns: int) -> list[Any]:
             """Returns the address of each line of the block in an array, whose corner and pitch are after it."""
             array, (begin, step) = (
@@ -294,9 +288,8 @@ def transpose(context: Any, source: Any, corner: Any, pitch: Any, out: Any, plac
             blocks = [builder.shuffle_vector(*two, one) for two in pairs for one in masks]
         for line, block in zip(lines_of(3, TRANSPOSED_COLUMNS, TRANSPOSED_ROWS), blocks, strict=True):
             builder.store(block, line, align=1)
-        return target.get_dummy_value()
 
-    return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), code
+    return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), _action(act)
 
 
 @_intrinsic
@@ -338,8 +331,10 @@ def _rounded(builder: Any, value: Any, dtype: Any) -> Any:
 
 
 def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any) -> Any:
-    """Returns the address of a vector in a flat array."""
-    _check_index(target, builder, builder.add(begin, ir.Constant(begin.type, kind.count - 1)), array.nitems)
+    """Returns the address of a vector in a flat array; with bounds checks, an IndexError where it does not fit."""
+    if target.enable_boundscheck:
+        last = builder.add(begin, ir.Constant(begin.type, kind.count - 1))
+        _cgutils.do_boundscheck(target, builder, last, array.nitems)
     return builder.bitcast(builder.gep(array.data, [begin]), kind.as_pointer())
 
 
@@ -370,7 +365,7 @@ def blend_neighbors(
     )
     wide = ir.VectorType(_WORD, numbers)
 
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
         source, chosen, shares, written = (_array(target, builder, signature, arguments, k) for k in (0, 2, 3, 5))
         has_avx512 = _has_avx512()
 
@@ -412,7 +407,6 @@ def blend_neighbors(
             levels = builder.trunc(builder.lshr(total, ir.Constant(words, [MEAN_BITS] * NEIGHBORS)), bytes_)
             sink = _vector(target, builder, written, builder.add(place, builder.mul(loop.index, size)), bytes_)
             builder.store(levels, sink, align=1)
-        return target.get_dummy_value()
 
     pair_of: Any = types.UniTuple(types.intp, 2)  # type: ignore[no-untyped-call]  # numba is only partially typed
-    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp), code
+    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp), _action(act)

@@ -29,20 +29,17 @@ _FACTOR_0, _FACTOR_1 = (np.uint64(factor) for factor in FACTORS)
 _SHIFT_0, _SHIFT_1, _SHIFT_2 = (np.uint64(shift) for shift in _SHIFTS)
 
 
-def mix_integer(number: int) -> int:
-    """Applies the finalizer to a Python integer of any size; returns an unsigned word."""
-    word = number & _MASK
-    word = (word ^ word >> _SHIFTS[0]) * FACTORS[0] & _MASK
-    word = (word ^ word >> _SHIFTS[1]) * FACTORS[1] & _MASK
-    return word ^ word >> _SHIFTS[2]
-
-
 @inlined
-def mix_word(word: np.uint64) -> np.uint64:
-    """Applies the finalizer to numpy words; also in compiled loops."""
+def mix_word(word: Any) -> Any:
+    """Applies the finalizer to words, uint64: to arrays, and to numbers in compiled loops."""
     word = (word ^ (word >> _SHIFT_0)) * _FACTOR_0
     word = (word ^ (word >> _SHIFT_1)) * _FACTOR_1
     return word ^ (word >> _SHIFT_2)
+
+
+def mix_integer(number: int) -> int:
+    """Applies the finalizer to a Python integer of any size; returns an unsigned word."""
+    return int(mix_word(np.array([number & _MASK], np.uint64))[0])
 
 
 def mix_tensor(words: Tensor) -> Tensor:
@@ -122,7 +119,7 @@ _11 = np.uint64(11)
 
 def mixed(value: Numbers) -> Numbers:
     """Applies the finalizer of splitmix64 to every element of an int64 array; products wrap around."""
-    return filled(_write_mixed, value.size, np.uint64, as_words(value)).view(np.int64).reshape(value.shape)
+    return counted(as_words(value), 0, 0, 1).view(np.int64).reshape(value.shape)
 
 
 def unit(bits: Numbers) -> NDArray[np.float64]:
@@ -158,12 +155,6 @@ def as_words(value: Numbers) -> Words:
 def unit_of_word(word: np.uint64) -> float:
     """Converts the upper 53 bits of a word to a number in [0, 1), in compiled functions."""
     return np.int64(word >> _11) * 2.0**-53
-
-
-@numba_compiled("void(uint64[::1], uint64[::1])", nogil=False)
-def _write_mixed(words: Words, out: Words) -> None:
-    for k in range(len(words)):
-        out[k] = mix_word(words[k])
 
 
 @numba_compiled("void(uint64[::1], float64[::1])", nogil=False)

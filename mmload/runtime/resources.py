@@ -57,8 +57,13 @@ def binding() -> str | None:
 
 def processor_name() -> str:
     """Returns the model of the processor, or its kind where the system does not name the model."""
-    found = re.search(r"^model name\s*: (.*)$", _text(ROOT / "proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    return cpu_fact("model name") or platform.processor() or platform.machine()
+
+
+def cpu_fact(name: str) -> str:
+    """Returns what /proc/cpuinfo says of the first core, such as its flags; empty if it does not say it."""
+    found = re.search(rf"^{name}\s*: (.*)$", _text(ROOT / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def check_threads(threads: int | None) -> None:
