@@ -77,7 +77,7 @@ def main(words: list[str] | None = None) -> tuple[list[int], float]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, loader: mmload.Loader) -> int:
-    """How many images are classified right."""
+    """Returns how many images are classified right."""
     model.eval()
     return sum(int((model(batch.images).argmax(1) == batch.targets).sum()) for batch in loader)
 

@@ -26,7 +26,7 @@ from mmload.loader import Loader
 
 
 def network(classes: int) -> nn.Module:
-    """A small network, the same on all ranks. A batch norm would see a rank's rows only, so it has group norms."""
+    """Makes a small network, the same on all ranks. A batch norm would see a rank's rows only: it has group norms."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, 16, 7, stride=4),
@@ -42,7 +42,7 @@ def network(classes: int) -> nn.Module:
 
 
 def total(*values: float | Tensor) -> list[float]:
-    """Each value's sum over all ranks."""
+    """Returns each value's sum over all ranks."""
     sums = torch.tensor([float(value) for value in values], dtype=torch.float64)
     if dist.is_initialized():
         dist.all_reduce(sums)
@@ -50,7 +50,7 @@ def total(*values: float | Tensor) -> list[float]:
 
 
 def accuracy(model: nn.Module, loader: Loader) -> float:
-    """Of all rows, each of which one rank has seen: ranks may have one more than others."""
+    """Returns the accuracy over all rows, each of which one rank has seen: ranks may have one more than others."""
     right = seen = 0
     with torch.no_grad():
         for batch in loader:

@@ -20,7 +20,7 @@ VOID = 255
 
 
 def mean_iou(confusion: Tensor) -> float:
-    """The mean over classes of intersection over union, from a confusion matrix [true, predicted]."""
+    """Returns the mean over classes of intersection over union, from a confusion matrix [true, predicted]."""
     both = confusion.diag()
     either = confusion.sum(0) + confusion.sum(1) - both
     return float((both[either > 0] / either[either > 0]).mean())

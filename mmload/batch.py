@@ -303,11 +303,12 @@ def fields_of(batch: Batch) -> dict[str, Tensor]:
 
 
 def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
-    """Returns a batch with other values of some of its fields, those of ``extra`` among them."""
+    """Returns a batch with other values of some of its fields, those of ``extra`` among them, or with more fields."""
     attributes: dict[str, Any] = {name: value for name, value in fields.items() if name in FIELD_NAMES}
     if len(attributes) < len(fields):
         extra = {name: value for name, value in fields.items() if name not in attributes}
-        attributes["extra"] = batch.extra.clone(recurse=False).update(extra)  # type: ignore[union-attr]  # it has them
+        more = TensorDict({}, batch.batch_size) if batch.extra is None else batch.extra.clone(recurse=False)
+        attributes["extra"] = more.update(extra)
     changed: Batch = batch.replace(**attributes)
     return changed
 

@@ -91,7 +91,7 @@ class Doom:
         self.left, self.counting = abs(die_at), die_at > 0
 
     def __call__(self, event: str, args: tuple[object, ...]) -> None:
-        """Count one event."""
+        """Counts one event."""
         if event in self.CHANGES or (event == "open" and isinstance(args[2], int) and args[2] & os.O_CREAT):
             self.counting = self.counting or (event == "os.rename" and str(args[1]).endswith(FILE_NAME))
             self.left -= self.counting
@@ -100,7 +100,7 @@ class Doom:
 
 
 def make_source(root: Path, images: int) -> Path:
-    """An image folder of two splits with noise in JPEG and PNG files."""
+    """Makes an image folder of two splits with noise in JPEG and PNG files."""
     draw = np.random.default_rng(0)
     for number in range(images):
         split = "val" if number % 4 == 3 else "train"
@@ -124,7 +124,7 @@ def make_wide_source(root: Path, images: int, side: int, least: int) -> Path:
 
 
 def recipe(source: Path, out: Path, size: int = SIZE, variable_size: bool = False) -> BuildRecipe:
-    """What is built: tiny images in shards of about four rows."""
+    """Returns what is built: tiny images in shards of about four rows."""
     options = {"kind": "imagefolder", "root": source, "out": out, "shard_bytes": SHARD_BYTES}
     if variable_size:
         return BuildRecipe(
@@ -134,18 +134,18 @@ def recipe(source: Path, out: Path, size: int = SIZE, variable_size: bool = Fals
 
 
 def tree(folder: Path) -> Tree:
-    """Every file under a folder -> the SHA-256 of its bytes."""
+    """Returns every file under a folder -> the SHA-256 of its bytes."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def differences(found: Tree, wanted: Tree) -> list[str]:
-    """The files in which two folders differ."""
+    """Returns the files in which two folders differ."""
     return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
 
 
 def check_equal(folder: Path, wanted: Tree) -> None:
-    """A folder must be the wanted one.
+    """Checks that a folder is the wanted one.
 
     Raises:
         DifferenceError: naming the files that differ.
@@ -170,12 +170,12 @@ def check_whole(out: Path, old: Tree | None, new: Tree) -> None:
 
 
 def build_paths_of(out: Path) -> BuildPaths:
-    """Where a build of ``out`` writes."""
+    """Returns where a build of ``out`` writes."""
     return BuildPaths(out.parent / f".{out.name}.building")
 
 
 def stage(out: Path) -> str:
-    """How far a build was that has been killed."""
+    """Returns how far a build was that has been killed."""
     paths = build_paths_of(out)
     if (paths.folder / "replaced").exists():
         return "cleaning up" if out.exists() else "between the two renames"
@@ -189,7 +189,7 @@ def stage(out: Path) -> str:
 
 
 def run_until(pid: int, seconds: float) -> bool:
-    """Let a build run for some time, then kill it; whether it finished.
+    """Lets a build run for some time, then kills it; returns whether it finished.
 
     Raises:
         DifferenceError: if it failed.
@@ -209,7 +209,7 @@ def run_until(pid: int, seconds: float) -> bool:
 
 
 def moment(draw: random.Random, seconds: float, operations: int) -> tuple[float, int]:
-    """When to kill: after (seconds, 0), or before a file operation as (no limit, its number as Doom takes it)."""
+    """Draws when to kill: after (seconds, 0), or as (no limit, the number of a file operation for Doom)."""
     kind = draw.random()
     if kind < 0.5:
         return draw.uniform(0, seconds * 0.5), 0
@@ -221,7 +221,7 @@ def moment(draw: random.Random, seconds: float, operations: int) -> tuple[float,
 def one_round(
     how: Build, out: Path, old: Path | None, new: Tree, seconds: float, draw: random.Random, stages: Counter[str]
 ) -> int:
-    """Build, kill and start again until it is done; returns the number of kills.
+    """Builds, kills and starts again until it is done; returns the number of kills.
 
     Args:
         how: how builds are run.
@@ -253,7 +253,7 @@ def one_round(
 
 
 def torture(folder: Path, rounds: int, seed: int, images: int, processes: int = 1, variable_size: bool = False) -> int:
-    """All rounds; returns the number of kills.
+    """Runs all rounds; returns the number of kills.
 
     Raises:
         DifferenceError: at the first thing that is not as it must be.

@@ -31,7 +31,7 @@ DATE = "2000-01-01T00:00:00+00:00"  # of the report: the same manifest whenever 
 
 
 def torture(folder: Path, seconds: float, rounds: int, seed: int) -> str:
-    """Both commands; what was done, in words.
+    """Attacks both commands; returns what was done, in words.
 
     Raises:
         DifferenceError: at the first thing that is not as it must be.
@@ -72,7 +72,7 @@ class Attack:
 
 
 def undisturbed(folder: Path, command: Callable[[Path], object], before: Callable[[Path], None]) -> Attack:
-    """Run the command once without a kill."""
+    """Runs the command once without a kill; returns how to attack it."""
     out = folder / "undisturbed" / "out"
     shutil.copytree(folder / "whole" / "out", out)
     before(out)
@@ -85,7 +85,7 @@ def undisturbed(folder: Path, command: Callable[[Path], object], before: Callabl
 
 
 def every_kill(attack: Attack, until: float) -> int:
-    """Kill a command before its first change to a file, its second, and so on until it ends by itself; the kills."""
+    """Kills a command before its first change to a file, its second, and so on until it ends; returns the kills."""
     for die_at in itertools.count(1):
         if not is_killed(attack, die_at, PATIENCE):
             return die_at - 1
@@ -95,7 +95,7 @@ def every_kill(attack: Attack, until: float) -> int:
 
 
 def random_kills(attack: Attack, rounds: int, draw: random.Random, until: float) -> int:
-    """Kill a command at random moments, until one came before its end; how often that was."""
+    """Kills a command at random moments, until one came before its end; returns how often that was."""
     kills = 0
     for number in range(_MOST * rounds):
         kills += is_killed(attack, 0, draw.uniform(0, attack.seconds))
@@ -105,7 +105,7 @@ def random_kills(attack: Attack, rounds: int, draw: random.Random, until: float)
 
 
 def is_killed(attack: Attack, die_at: int, seconds: float) -> bool:
-    """Run the command on a copy; if it is killed, check the copy, run it again undisturbed, and check that.
+    """Runs the command on a copy; if it is killed, checks the copy, runs it again undisturbed, and checks that.
 
     Raises:
         DifferenceError: if anything is not as it must be.
@@ -128,7 +128,7 @@ def is_killed(attack: Attack, die_at: int, seconds: float) -> bool:
 
 
 def after_kill(out: Path, damaged: set[str], wanted: dict[str, str]) -> None:
-    """The manifest can be read, and nothing is damaged that was not before.
+    """Checks that the manifest can be read, and nothing is damaged that was not before.
 
     Raises:
         DifferenceError: if not.
@@ -144,7 +144,7 @@ def after_kill(out: Path, damaged: set[str], wanted: dict[str, str]) -> None:
 
 
 def damage(out: Path) -> None:
-    """A byte in one shard, an end in another, a file of a third."""
+    """Changes a byte of one shard, truncates another one, and removes a file of a third."""
     shards = sorted(path for path in (out / "train").iterdir() if path.is_dir())
     first = shards[0] / "images.memmap"
     first.write_bytes(b"\xff" + first.read_bytes()[1:])

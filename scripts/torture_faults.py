@@ -51,18 +51,18 @@ def torture(folder: Path, rounds: int, seed: int) -> str:
     """
     make_datasets(folder)
     pairs = list(product(LAYOUTS, TIERS))
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number, (layout, tier) in enumerate(pairs):
         some = rounds * (number + 1) // len(pairs) - rounds * number // len(pairs)
         found: Counter[str] = Counter()
         while found["rounds"] < some:
             found.update(in_process(folder, layout, tier, range(found["rounds"], some), seed + number))
         print(f"{layout} in tier {tier}: {dict(found)}", flush=True)
-        told.update(found)
+        counts.update(found)
     return (
-        f"{told['rounds']} rounds over {len(pairs)} pairs of layout and tier: {told['epochs']} right epochs, "
-        f"{told['errors']} errors that name the file, {told['signals']} processes ended by SIGBUS; "
-        + ", ".join(f"{told[harm]} x {harm}" for harm in HARMS)
+        f"{counts['rounds']} rounds over {len(pairs)} pairs of layout and tier: {counts['epochs']} right epochs, "
+        f"{counts['errors']} errors that name the file, {counts['signals']} processes ended by SIGBUS; "
+        + ", ".join(f"{counts[harm]} x {harm}" for harm in HARMS)
     )
 
 
@@ -102,7 +102,7 @@ class Rounds:
         tier: one of :data:`TIERS`.
 
     Attributes:
-        told: counts what was seen.
+        counts: how often each thing was seen.
     """
 
     def __init__(self, folder: Path, layout: str, tier: str) -> None:
@@ -110,7 +110,7 @@ class Rounds:
         self.original = folder / layout
         self.url = f"file://{folder}/pushed-{layout}"
         self.collate = mmload.Collate(RandomCrop(96) if layout == "squares" else RandomResizedCrop(96))
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         began = time.monotonic()
         self.expected = list(self._epochs(mmload.open(self.original)["train"]))
         self.seconds = time.monotonic() - began
@@ -135,13 +135,13 @@ class Rounds:
             for found, wanted in zip(self._epochs(split), self.expected, strict=True):
                 if not torch.equal(found, wanted):
                     raise DifferenceError(f"round {number}: a wrong epoch after {harm} of a file at {moment:.4f} s")
-                self.told["epochs"] += 1
+                self.counts["epochs"] += 1
         except MmloadError as error:
             if str(copy) not in str(error) and self.url not in str(error):
                 raise DifferenceError(f"round {number}: an error that names no file after {harm}: {error}") from error
-            self.told["errors"] += 1
+            self.counts["errors"] += 1
         timer.join()
-        self.told.update({harm: 1, "rounds": 1})
+        self.counts.update({harm: 1, "rounds": 1})
         if self.tier == "cache":
             for cache in cached_dataset._OPENED.values():
                 cache.close()
@@ -189,9 +189,9 @@ def main(folder: Path, layout: str, tier: str, numbers: range, seed: int) -> Non
     for number in numbers:
         draw = random.Random(f"{seed} {number}")
         moment = draw.choice((-1.0, *[draw.random() * rounds.seconds] * 3))
-        rounds.told.clear()
+        rounds.counts.clear()
         rounds.one(number, draw.choice(HARMS[tier == "cache" :]), moment, draw)
-        print(json.dumps(rounds.told), flush=True)
+        print(json.dumps(rounds.counts), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ _WORKER_SHARE = 0.25  # of the rounds in which only a worker dies
 
 
 def make_source(root: Path, images: int) -> Path:
-    """An image folder of photographs that take some 20 ms each to decode."""
+    """Makes an image folder of photographs that take some 20 ms each to decode."""
     (root / "ant").mkdir(parents=True)
     for number in range(images):
         file = root / "ant" / f"{number:04d}.jpg"
@@ -48,7 +48,7 @@ def make_source(root: Path, images: int) -> Path:
 
 
 def recipe(source: Path, out: Path) -> BuildRecipe:
-    """What is built: small squares in shards of four."""
+    """Returns what is built: small squares in shards of four."""
     shard_bytes = _ROWS * (3 * _SIZE * _SIZE + 8)
     return BuildRecipe(kind="imagefolder", root=source, out=out, transforms=square(_SIZE), shard_bytes=shard_bytes)
 
@@ -63,12 +63,12 @@ class Killer(threading.Thread):
         self.killed = ""
 
     def progress(self, done: int, total: int) -> None:
-        """Called by the build."""
+        """Notes how far the build is, which calls this."""
         if done >= self._share * total:
             self._reached.set()
 
     def run(self) -> None:
-        """Wait for the moment, then for a node that works."""
+        """Waits for the moment, then for a node that works."""
         self._reached.wait()
         while not self.stopped.is_set():
             for node in self._nodes:
@@ -88,7 +88,7 @@ class Killer(threading.Thread):
 
 
 def torture(folder: Path, rounds: int, seed: int, images: int, nodes: int = 4) -> str:
-    """All rounds; what was done, in a line.
+    """Runs all rounds; returns what was done, in a line.
 
     Raises:
         DifferenceError: at the first thing that is not as it must be.

@@ -47,14 +47,14 @@ class Watch:
         sys.addaudithook(self)
 
     def __call__(self, event: str, args: tuple[object, ...]) -> None:
-        """Note an event, and stop what it would do."""
+        """Notes an event, and stops what it would do."""
         if self.on and (event in FORBIDDEN or (event == "import" and args[0] == CANARY)):
             self.seen.append(f"{event} {args[:1]}")
             raise PermissionError(f"torture forbids {event}")
 
 
 def command(words: list[object]) -> Answer:
-    """Run a command here. What hangs ends this program with the stack of every thread."""
+    """Runs a command here. What hangs ends this program with the stack of every thread."""
     out, err = io.StringIO(), io.StringIO()
     before, sys.argv = sys.argv, ["mmload", *map(str, words)]
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
@@ -73,7 +73,7 @@ def command(words: list[object]) -> Answer:
 
 
 def check_line(words: list[object], answer: Answer, codes: tuple[int, ...]) -> None:
-    """An answer must be one of these codes, and a failure one line.
+    """Checks that an answer has one of these codes, and a failure is one line.
 
     Raises:
         DifferenceError: if it is not.
@@ -86,7 +86,7 @@ def check_line(words: list[object], answer: Answer, codes: tuple[int, ...]) -> N
 
 
 def shown(words: list[object]) -> str:
-    """A command's words."""
+    """Formats a command's words."""
     return " ".join(map(str, words))
 
 
@@ -124,7 +124,7 @@ def manifests(folder: Path) -> str:
 
 
 def wishes(folder: Path) -> list[dict[str, Any]]:
-    """What a dataset's recipe may ask for and must not get."""
+    """Returns what a dataset's recipe may ask for and must not get."""
     return [
         {"kind": "python", "dataset": f"{CANARY}:rows"},
         {"kind": "python", "dataset": f"{CANARY}:rows", "splits": {"train": {}}},
@@ -142,7 +142,7 @@ def wishes(folder: Path) -> list[dict[str, Any]]:
 
 
 def ask(dataset: Path, source: dict[str, Any]) -> None:
-    """Let a dataset's recipe ask for this, with damage that repair would fix."""
+    """Makes a dataset's recipe ask for this, with damage that repair would fix."""
     body = json.loads((dataset / "dataset.json").read_text())
     body["recipe"]["source"] = source
     (dataset / "dataset.json").write_text(sealed_text(body))  # with the checksum of what it says now
@@ -195,7 +195,7 @@ VALUES = ("nan", "-1", "0", "1e400", "99999999999999999999", "true", "''", '"\\u
 
 
 def spoiled(text: str, draw: random.Random) -> bytes:
-    """A recipe with a few random changes."""
+    """Returns a recipe with a few random changes."""
     for _ in range(draw.randint(1, 3)):
         lines = text.split("\n")
         at = draw.randrange(len(lines))

@@ -1,7 +1,7 @@
 """Is a batch ever mixed of two datasets, when one replaces the other under its readers?
 
 Every build has a generation, and its pixels are all ``10 * generation + class``. Readers check that the pixels and
-labels of each batch agree, and are of one generation; they may be told that the dataset was replaced, and then open it
+labels of each batch agree, and are of one generation; an error may say that the dataset was replaced: then they open it
 again.
 """
 
@@ -24,7 +24,7 @@ from mmload.errors import StoreError
 SIDE, CLASSES, ROWS, GENERATIONS = 32, 4, 48, 20
 START = 240.0  # seconds that readers may take to start on a busy machine
 PAUSE = 0.05  # seconds between two swaps: readers need some of the cores
-EPOCHS = 20  # before a reader opens the dataset again, if it is not told to
+EPOCHS = 20  # before a reader opens the dataset again, if no error makes it do so
 
 
 def torture(folder: Path, seconds: float) -> str:
@@ -48,17 +48,17 @@ def torture(folder: Path, seconds: float) -> str:
         swaps += 1
         replace(folder, place, swaps % GENERATIONS)
         time.sleep(PAUSE)
-    told = []
+    lines = []
     for reader in readers:
         out, err = reader.communicate()
         if reader.returncode:
             raise DifferenceError((out + err).strip())
-        told.append(out.strip())
-    return f"{swaps} swaps; {'; '.join(told)}; none mixed"
+        lines.append(out.strip())
+    return f"{swaps} swaps; {'; '.join(lines)}; none mixed"
 
 
 def replace(folder: Path, place: Path, generation: int) -> None:
-    """Build a generation over what is there."""
+    """Builds a generation over what is there."""
     source = folder / "photos"
     shutil.rmtree(source, ignore_errors=True)
     for number in range(ROWS):
@@ -72,7 +72,7 @@ def replace(folder: Path, place: Path, generation: int) -> None:
 
 
 def read(place: Path, tier: str, seconds: float) -> str:
-    """Read epochs until the time is over, a batch at least, opening the dataset again when it was replaced.
+    """Reads epochs until the time is over, a batch at least; opens the dataset again when it was replaced.
 
     Returns:
         What was seen, in words.
@@ -97,7 +97,7 @@ def read(place: Path, tier: str, seconds: float) -> str:
 
 
 def check(batch: mmload.Batch) -> None:
-    """Pixels and labels of a batch agree and are of one generation.
+    """Checks that pixels and labels of a batch agree and are of one generation.
 
     Raises:
         DifferenceError: if not.

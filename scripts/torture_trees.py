@@ -24,12 +24,12 @@ CANARY = "written-by-postscript"  # beside the source of an attack
 
 
 def fifo(root: Path) -> None:
-    """A FIFO called as an image is."""
+    """Makes a FIFO with the name of an image."""
     os.mkfifo(root / "a.jpg")
 
 
 def bound_socket(root: Path) -> None:
-    """A socket."""
+    """Makes a socket."""
     here = os.getcwd()
     os.chdir(root)  # its name may be no longer than 108 bytes
     with socket.socket(socket.AF_UNIX) as made:
@@ -38,7 +38,7 @@ def bound_socket(root: Path) -> None:
 
 
 def device(root: Path) -> None:
-    """A link to a device that never ends: refused, as it leads out of the source."""
+    """Makes a link to a device that never ends, which leads out of the source."""
     (root / "a.jpg").symlink_to("/dev/zero")
 
 
@@ -77,7 +77,7 @@ def odd_names(root: Path) -> None:
 
 
 def programs(root: Path) -> None:
-    """PostScript called a JPEG, and other files that are not what their names say."""
+    """Writes PostScript as a JPEG, and other files that are not what their names say."""
     (root / "a.jpg").write_text(EPS.format(root.parents[2] / CANARY))
     (root / "b.png").write_bytes(b"GIF89a")
     (root / "c.jpg").write_bytes(b"\xff\xd8\xff" + bytes(99))
@@ -85,7 +85,7 @@ def programs(root: Path) -> None:
 
 
 def bomb(root: Path) -> None:
-    """A picture of 60,000 x 60,000 pixels in a few bytes, and a .pt that unpacks to a GiB."""
+    """Writes a picture of 60,000 x 60,000 pixels in a few bytes, and a .pt that unpacks to 64 MiB."""
     with zipfile.ZipFile(root / "a.pt", "w", zipfile.ZIP_DEFLATED) as file, file.open("a/data.pkl", "w") as part:
         for _ in range(64):
             part.write(bytes(2**20))
@@ -129,7 +129,7 @@ def torture(folder: Path, seconds: float) -> str:
 
 
 def built(watch: Watch, source: Path, out: Path, more: list[str], kind: str = "imagefolder") -> Answer:
-    """A build's answer, checked.
+    """Builds a tree, checks the answer and returns it.
 
     Raises:
         DifferenceError: if it is not a build or one line, or anything was started.
@@ -149,7 +149,7 @@ def built(watch: Watch, source: Path, out: Path, more: list[str], kind: str = "i
 
 
 def masks(watch: Watch, folder: Path) -> Answer:
-    """A VOC devkit whose mask has another size than its image: it must not be built."""
+    """Builds a VOC devkit whose mask has another size than its image, which must be refused."""
     home = folder / "devkit" / "VOC2012"
     for name in ("JPEGImages", "Annotations", "SegmentationClass", "ImageSets/Segmentation"):
         (home / name).mkdir(parents=True)
@@ -163,7 +163,7 @@ def masks(watch: Watch, folder: Path) -> Answer:
 
 
 def vanishing(watch: Watch, folder: Path) -> Answer:
-    """A build whose class folders are removed meanwhile."""
+    """Builds a source whose class folders are removed meanwhile."""
     source = folder / "vanishing"
     shutil.rmtree(source, ignore_errors=True)
     make_source(source, 60)

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -46,6 +47,9 @@ from mmload.store.dataset import Dataset, Split
 settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("repeat")
+
+AT_ONCE = {"init_backoff": timedelta(seconds=0.001), "max_backoff": timedelta(seconds=0.002), "base": 2}
+"""Waits between requests that fail."""
 
 if BOUNDS_CHECK:
     check_bounds()
@@ -199,9 +203,7 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """An empty bucket of it, and the environment in which clients find it and try again at once."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        object_store, "RETRIES", object_store.Retries(most=3, first_s=0.001, longest_s=0.002, within_s=5)
-    )
+    monkeypatch.setattr(object_store, "RETRIES", object_store.RETRIES | {"max_retries": 3, "backoff": AT_ONCE})
     own = Bucket(s3_server, tmp_path.name.replace("_", "-").lower())
     own.faults()
     return own

@@ -16,12 +16,12 @@ from typing import Any
 
 
 def blob_of(script: bytes) -> str:
-    """The hash that git gives a file of these bytes."""
+    """Returns the hash that git gives a file of these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(script) + script).hexdigest()
 
 
 def places_of(replacement: dict[str, Any]) -> tuple[int, int]:
-    """The lines that are replaced, counted from 1: (the first, the one after the last)."""
+    """Returns the lines that are replaced, counted from 1: (the first, the one after the last)."""
     if "after" in replacement:
         return replacement["after"] + 1, replacement["after"] + 1
     first, last = replacement["lines"]
@@ -29,7 +29,7 @@ def places_of(replacement: dict[str, Any]) -> tuple[int, int]:
 
 
 def changed(script: bytes, change: dict[str, Any]) -> str:
-    """The script with its lines replaced.
+    """Returns the script with its lines replaced.
 
     Raises:
         ValueError: if it is not the script that the change was written for.

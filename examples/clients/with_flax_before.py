@@ -28,7 +28,7 @@ def loaders(folder, size, batch_size):
 
 
 def arrays(batch):
-    """The batch in JAX's memory, without a copy on a CPU."""
+    """Returns the batch in JAX's memory, without a copy on a CPU."""
     return tuple(map(jnp.from_dlpack, batch))
 
 
@@ -46,7 +46,7 @@ class Network(nnx.Module):
 
 @nnx.jit
 def step(network, optimizer, images, targets):
-    """One step of gradient descent: the loss."""
+    """Takes a step of gradient descent; returns the loss."""
 
     def loss_of(network):
         return optax.softmax_cross_entropy_with_integer_labels(network(images), targets).mean()

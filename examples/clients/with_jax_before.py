@@ -27,24 +27,24 @@ def loaders(folder, size, batch_size):
 
 
 def arrays(batch):
-    """The batch in JAX's memory, without a copy on a CPU."""
+    """Returns the batch in JAX's memory, without a copy on a CPU."""
     return tuple(map(jnp.from_dlpack, batch))
 
 
 def scores(weights, images):
-    """A convolution, its mean, and a linear layer."""
+    """Computes a convolution, its mean, and a linear layer."""
     features = jax.lax.conv_general_dilated(images, weights["filters"], (4, 4), "VALID")
     return jax.nn.relu(features).mean((2, 3)) @ weights["linear"]
 
 
 def loss_of(weights, images, targets):
-    """The mean cross entropy."""
+    """Returns the mean cross entropy."""
     return -jnp.take_along_axis(jax.nn.log_softmax(scores(weights, images)), targets[:, None], 1).mean()
 
 
 @jax.jit
 def step(weights, images, targets):
-    """One step of gradient descent: (weights, loss)."""
+    """Takes a step of gradient descent; returns (weights, loss)."""
     loss, gradients = jax.value_and_grad(loss_of)(weights, images, targets)
     return jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, weights, gradients), loss
 

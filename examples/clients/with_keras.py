@@ -28,7 +28,7 @@ def loaders(folder, size, batch_size):
 
 
 def endless(loader):
-    """Epoch after epoch, as a generator: Keras takes no other iterables."""
+    """Yields epoch after epoch: Keras takes generators, and no other iterables."""
     while True:
         yield from loader
 

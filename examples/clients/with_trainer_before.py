@@ -13,7 +13,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, Trainer, Tr
 
 
 def collate(samples):
-    """A dict as the model takes it."""
+    """Returns a dict as the model takes it."""
     images, targets = default_collate(samples)
     return {"pixel_values": images, "labels": targets}
 

@@ -93,15 +93,16 @@ class BoxRule:
         return max(self.min_size, 1e-6)
 
 
-def following_fields(fields: Mapping[str, Tensor], unchanged: Sequence[str] = ()) -> Fields:
+def following_fields(fields: Mapping[str, Tensor | Array], unchanged: Sequence[str] = ()) -> Fields:
     """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
 
     Those of bfloat16, which NumPy lacks, are float32. Values that no dataset stores, such as sparse ones, only pass.
     """
-    return {
-        name: (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+    return arrays | {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)  # detached by no operation
         for name, value in fields.items()
-        if name in _FOLLOWING and name not in unchanged
+        if name in _FOLLOWING and name not in unchanged and name not in arrays
         if value.layout == torch.strided and dtype_name(value.dtype) is not None
     }
 
@@ -281,18 +282,15 @@ def _counts_of(fields: Fields, trail: Trail) -> Numbers:
     return counts
 
 
-def check_counts(counts: Tensor, most: int) -> None:
-    """Rejects numbers of boxes of a batch on a CPU, by which kernels find the boxes, that are not from 0 to ``most``.
-
-    On other devices nobody looks: the device would be waited for before anything is queued.
+def check_counts(fields: Fields) -> None:
+    """Rejects numbers of boxes, by which kernels find the boxes, that are not from 0 to the room that boxes have.
 
     Raises:
         ValueError: if one is not.
     """
-    if counts.device.type != "cpu" or not len(counts):
+    if "boxes" not in fields or not len(counts := fields.get("counts", ())):
         return
-    values = counts.numpy()
-    least, greatest = int(values.min()), int(values.max())
+    least, greatest, most = int(counts.min()), int(counts.max()), fields["boxes"].shape[1]
     if not 0 <= least <= greatest <= most:
         raise ValueError(
             f"counts are from {least} to {greatest}, and boxes have room for {most} per sample; give the number of "

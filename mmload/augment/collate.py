@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mmload.augment.arguments import argument_error, integer, torch_device
 from mmload.augment.boxes import (
     BoxRule,
+    Fields,
     Trail,
     boxes_in,
     check_counts,
@@ -117,14 +118,9 @@ class Collate(nn.Module):
         return next((type(step).__name__ for step in self.steps if isinstance(step, Mosaic | CopyPaste)), "")
 
     @property
-    def _pasting(self) -> tuple[int, CopyPaste] | None:
-        """Place of the one CopyPaste and the step; None: there is none."""
-        return next(((place, step) for place, step in enumerate(self.steps) if isinstance(step, CopyPaste)), None)
-
-    @property
     def has_partners(self) -> bool:
         """Whether samples may need partners: a batch to prepare has the partners behind the samples."""
-        return self._pasting is not None
+        return any(isinstance(step, CopyPaste) for step in self.steps)
 
     def with_partners(
         self, rows: Numbers, seeds: Numbers, total: int, ids: Callable[[Numbers], Numbers]
@@ -137,12 +133,11 @@ class Collate(nn.Module):
             total: number of rows to draw from.
             ids: returns the row at each of these places, int64 [...].
         """
-        pasting = self._pasting
-        if pasting is None:
-            return rows, seeds
-        place, step = pasting
-        drawn, own = step.partners(Draws(seeds, place), total, ids)
-        return np.concatenate((rows, drawn)), np.concatenate((seeds, own))
+        for place, step in enumerate(self.steps):
+            if isinstance(step, CopyPaste):  # there is one at most
+                drawn, own = step.partners(Draws(seeds, place), total, ids)
+                return np.concatenate((rows, drawn)), np.concatenate((seeds, own))
+        return rows, seeds
 
     @property
     def epoch(self) -> int | None:
@@ -221,6 +216,7 @@ class Collate(nn.Module):
         masks: OwnMasks | None = None,
         framed: bool = False,
         tiles: Tiles | None = None,
+        boxes: Fields | None = None,
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
@@ -234,20 +230,20 @@ class Collate(nn.Module):
             masks: masks in place of the batch's if ``sizes`` are given; None: there are none.
             framed: whether images to which no step gives one size are put on a canvas of the largest.
             tiles: rows that the :attr:`composer` composes samples of; None: it draws them among those of the batch.
+            boxes: fields of boxes that the batch does not have, as arrays, which keep the interpreter lock.
 
         Returns:
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
         check_batch(batch, shape, source, sizes)
-        check_fields(
-            self.steps, fields_of(batch) | ({} if masks is None else {"masks": torch.from_numpy(masks.memory)})
-        )
+        fields: dict[str, Any] = fields_of(batch) | (boxes or {}) | ({} if tiles is None else dict(tiles.fields))
+        check_fields(self.steps, fields | ({} if masks is None else {"masks": masks.memory}))
         seeds = _seeds_of(batch) if seeds is None else seeds
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
-        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles)
+        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles, boxes or {})
 
 
 class PreparedBatch:
@@ -256,7 +252,8 @@ class PreparedBatch:
     All passes up to the first module that needs pixels are described, and boxes, masks and targets have gone through
     them, as NumPy arrays: what cannot be done is refused before a pixel is rendered. It has everything but the images,
     of which ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all of this is in host memory.
-    ``masks`` are in place of its own. Without ``tiles``, the composer draws them among the rows of the batch.
+    ``masks`` are in place of its own, ``boxes`` beside its fields. Without ``tiles``, the composer draws them among the
+    rows of the batch.
 
     Attributes:
         rendering: the first pass.
@@ -276,13 +273,15 @@ class PreparedBatch:
         masks: OwnMasks | None,
         framed: bool,
         tiles: Tiles | None,
+        boxes: Fields,
     ) -> None:
         self._collate, self._steps, self._epoch = collate, list(collate.steps), collate.epoch
         self._own_masks, self._framed, self._seeds = masks, framed, seeds
         # Only what may change is an array: each of a tensor gives the interpreter lock away when it dies.
         unchanged = () if any(isinstance(step, MixStep) for step in collate.steps) else ("targets",)
         self._batch, self._made = batch, following_fields(fields_of(batch), unchanged)
-        self._fields = self._made  # as passes have changed those of the batch
+        self._fields = self._made | boxes  # as passes have changed those of the batch
+        check_counts(self._fields)
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._trail: Trail | None = None
         first = collate.composer
@@ -502,7 +501,7 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
         normalized = normalized or isinstance(step, Normalize)
 
 
-def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Tensor]) -> None:
+def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Any]) -> None:
     """Rejects fields that steps need, or would leave behind.
 
     Raises:
@@ -529,7 +528,7 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
 
     Raises:
         TypeError: if a field has another dtype than it must have.
-        ValueError: if it has another shape, or counts of boxes are not from 0 to their greatest number.
+        ValueError: if it has another shape.
     """
     check_dtype(source)
     if len(batch.batch_size) != 1:
@@ -560,8 +559,6 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
         field = getattr(batch, name)
         if field is not None:
             _check_tensor(name, field, expected, dtypes)
-    if batch.boxes is not None and batch.counts is not None:
-        check_counts(batch.counts, most)
 
 
 def _check_tensor(name: str, tensor: Tensor | Numbers, shape: tuple[int, ...], dtypes: Sequence[Any]) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from mmload.augment.arguments import LARGEST, around, chance, elements, number, numbers
+from mmload.augment.arguments import LARGEST, around, elements, number, numbers
 from mmload.augment.draws import Draws
-from mmload.augment.step import LevelStep, Step
+from mmload.augment.step import LevelStep, OperationStep, Step
 from mmload.errors import counted, shown
 from mmload.render.hsv_kernel import HUES
 from mmload.render.kernel_arguments import Floats
@@ -96,7 +96,7 @@ class Normalize(Step):
         return cls(mean, std)
 
 
-class RandomGrayscale(Step):
+class RandomGrayscale(OperationStep):
     """All channels replaced by the luma with probability ``p``, drawn per sample; the number of channels stays.
 
     Raises:
@@ -107,8 +107,7 @@ class RandomGrayscale(Step):
     operation = GRAY
 
     def __init__(self, p: float = 0.1) -> None:
-        super().__init__()
-        self.p = chance(p)
+        super().__init__(p)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         self.check_images(plan)

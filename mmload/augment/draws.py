@@ -210,12 +210,12 @@ class Draws:
         return chosen
 
     def branch(self, number: int) -> Draws:
-        """Returns draws for part ``number`` of the step, which do not depend on what it and other parts draw."""
+        """Returns draws for part ``number`` of the step, the same however many the step and its other parts take."""
         seeds = branch_seeds(self._seeds, number + 1)
         return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
 
     def of_first(self) -> Draws:
-        """Returns draws of the batch's first sample alone, for draws per batch; of no sample in an empty batch."""
+        """Returns draws of the first sample alone, for one draw per batch: [1, ...], or [0, ...] in an empty batch."""
         return Draws(self._seeds[:1], self._place, epoch=self._epoch)
 
     def _taken(self, count: int) -> int:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmload.augment.arguments import borders, chance, choice, flag, integer, mask_level, pair, per_channel
+from mmload.augment.arguments import borders, choice, flag, integer, mask_level, pair, per_channel
 from mmload.augment.draws import Draws, seeds_of
 from mmload.augment.resize import size_with_least
-from mmload.augment.step import Step
+from mmload.augment.step import OperationStep, Step
 from mmload.render.kernel_arguments import PADDING_MODES
 from mmload.render.level_program import FLIP_X, FLIP_Y
 from mmload.render.plan import Padding, Plan
@@ -101,27 +101,21 @@ class CenterCrop(Step):
         return plan.cropped(_center(high, self.size[0]), _center(wide, self.size[1]), *self.size, around)
 
 
-class _RandomFlip(Step):
-    """Base of both flips: their probability."""
-
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = chance(p)
-
-
-class RandomHorizontalFlip(_RandomFlip):
+class RandomHorizontalFlip(OperationStep):
     """Flip from left to right with probability ``p``, drawn per sample."""
 
     operation = FLIP_X
+    moves_pixels = True
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.flipped(x=draws.chance(self.p))
 
 
-class RandomVerticalFlip(_RandomFlip):
+class RandomVerticalFlip(OperationStep):
     """Flip upside down with probability ``p``, drawn per sample."""
 
     operation = FLIP_Y
+    moves_pixels = True
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         return plan.flipped(y=draws.chance(self.p))

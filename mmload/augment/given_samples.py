@@ -123,7 +123,8 @@ def given_samples(given: Any) -> Given:
     if _differ_in_size(rows):
         batch = stacked_rows([row.replace(images=None, masks=None) for row in rows])
         # Of None, stack makes a list.
-        return _of_sizes(batch.replace(images=None, masks=None), rows)
+        masks = [row.masks for row in rows if row.masks is not None]
+        return _of_sizes(batch.replace(images=None, masks=None), [row.images for row in rows], masks)
     batch = stacked_rows(given)
     images = batch.images
     if images is None or images.dim() != 4:
@@ -158,14 +159,13 @@ def _differ_in_size(rows: Sequence[Batch]) -> bool:
     return len(shapes) > 1 and None not in shapes
 
 
-def _of_sizes(batch: Batch, samples: Sequence[Any]) -> Given:
-    """Adds the images of variable sizes, and perhaps the masks, that samples have to a batch without them.
+def _of_sizes(batch: Batch, images: Sequence[Tensor], masks: Sequence[Tensor]) -> Given:
+    """Adds images of variable sizes, and perhaps their masks, to a batch without them.
 
     Raises:
         ValueError: if an image is not uint8 [C, h, w], or has another number of channels than the first; or if some
             have no mask, or one that is not uint8, or of another size.
     """
-    images, masks = [one.images for one in samples], [one.masks for one in samples if one.masks is not None]
     for image in images:
         if image.dtype != torch.uint8 or image.dim() != 3 or len(image) != len(images[0]):
             raise ValueError(
@@ -212,13 +212,6 @@ def _images_of(value: Any, dimensions: int) -> Tensor:
     return image.contiguous()
 
 
-class _Sample(NamedTuple):
-    """Image and mask of a sample."""
-
-    images: Tensor
-    masks: Tensor | None
-
-
 def _of_samples(given: Sequence[Any]) -> Given:
     """Returns what a dataset gives, a list of samples, as a batch.
 
@@ -247,10 +240,7 @@ def _of_samples(given: Sequence[Any]) -> Given:
         fields["labels"] = pad_sequence(labels, batch_first=True, padding_value=-1)
         fields["counts"] = torch.tensor([len(one) for one in boxes], device="cpu")
     if len({image.shape for image in images}) > 1:
-        beside: Sequence[Tensor | None] = masks or [None] * len(images)
-        return _of_sizes(
-            make_batch(fields, len(samples)), [_Sample(*pair) for pair in zip(images, beside, strict=True)]
-        )
+        return _of_sizes(make_batch(fields, len(samples)), images, masks)
     fields |= {"masks": torch.stack(masks)} if masks else {}
     return Given(make_batch(fields, len(samples)), torch.stack(images))
 

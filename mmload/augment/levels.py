@@ -16,7 +16,7 @@ from mmload.augment.arguments import argument_error, chance, elements, integer, 
 from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.resize import size_with_least
-from mmload.augment.step import LevelStep, Step
+from mmload.augment.step import LevelStep, OperationStep
 from mmload.errors import shown
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program, chain, one_of, ordered
@@ -25,22 +25,8 @@ from mmload.render.plan import Plan
 _LARGEST_KERNEL = 1023
 
 
-class _WithProbability(LevelStep):
-    """One operation with probability ``p``, drawn per sample."""
-
-    operation = levels.NONE
-
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = chance(p)
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """Numbers of the operation, the same for all samples."""
-        return ()
-
-    def program(self, plan: Plan, draws: Draws) -> Program:
-        return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))
+class _WithProbability(OperationStep, LevelStep):
+    """One operation that changes levels, and is added to a plan as such."""
 
 
 class RandomInvert(_WithProbability):
@@ -249,21 +235,18 @@ class _OfSteps(LevelStep):
         if not steps:
             raise argument_error("transforms", transforms, "a list of at least one step")
         for step in steps:
-            if not isinstance(step, LevelStep) and not (isinstance(step, Step) and step.operation is not None):
+            if not isinstance(step, LevelStep | OperationStep):
                 raise TypeError(
                     f"transforms has {shown(step)}, which cannot be drawn per sample: {type(self).__name__} takes "
                     "flips, RandomGrayscale and steps that change levels"
                 )
         self.transforms = nn.ModuleList(steps)
+        self.moves_pixels = any(step.moves_pixels for step in steps)
 
     @property
-    def inner(self) -> list[Step]:  # type: ignore[override]  # it is read alone
+    def inner(self) -> list[LevelStep | OperationStep]:  # type: ignore[override]  # it is read alone
         """The steps, in order."""
-        return [step for step in self.transforms if isinstance(step, Step)]
-
-    @property
-    def moves_pixels(self) -> bool:
-        return any(step.moves_pixels for step in self.inner)
+        return [step for step in self.transforms if isinstance(step, LevelStep | OperationStep)]
 
     def check_images(self, plan: Plan) -> None:
         for step in self.inner:
@@ -271,14 +254,7 @@ class _OfSteps(LevelStep):
 
     def programs(self, plan: Plan, draws: Draws) -> list[Program]:
         """Returns the program of each step."""
-        return [_program_of(step, plan, draws.branch(place)) for place, step in enumerate(self.inner)]
-
-
-def _program_of(step: Step, plan: Plan, draws: Draws) -> Program:
-    if isinstance(step, LevelStep):
-        return step.program(plan, draws)
-    on = draws.chance(float(step.p))  # type: ignore[arg-type]  # torch types attributes of modules loosely
-    return Program.single_operation(step.operation or levels.NONE, plan.count, apply_mask=on)
+        return [step.program(plan, draws.branch(place)) for place, step in enumerate(self.inner)]
 
 
 class RandomApply(_OfSteps):

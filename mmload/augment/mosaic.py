@@ -96,13 +96,16 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
 
     Returns:
         The same fields of the samples, and ``counts``; and the trail of their boxes.
+
+    Raises:
+        ValueError: if a tile has a number of boxes that there is no room for.
     """
     fields = following_fields(tiles.fields)
+    check_counts(fields)
     given, samples = np.ascontiguousarray(fields["boxes"]), tiles.rows.samples
     (count, most, _), kind = given.shape, given.dtype
     counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
-    totals = zeros(plan.count, np.int64)
-    np.add.at(totals, samples, counts)
+    totals = np.diff(np.cumsum(counts)[np.flatnonzero(np.diff(samples, append=-1))], prepend=0)
     shape = plan.count, max(int(totals.max(initial=0)), 1)
     sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
     boxes, cut, shares = np.empty((count, most, 4)), zeros((count, most), np.bool_), np.empty((count, most))
@@ -270,7 +273,7 @@ class Tiles(NamedTuple):
 
     rows: TileRows
     sizes: Numbers
-    fields: Mapping[str, Tensor]
+    fields: Mapping[str, Tensor | Array]
 
 
 def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
@@ -423,8 +426,6 @@ class Mosaic(DeclaredStep):
                 "Mosaic's nine images overlap, which hides parts of masks; use tiles=4, or leave "
                 f"{ALL_SEGMENTS} out of fields"
             )
-        if "counts" in tiles.fields:
-            check_counts(tiles.fields["counts"], tiles.fields["boxes"].shape[1])
         rows, count = tiles.rows, len(draws.seeds)
         layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
         uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS) for layer in range(layers)])

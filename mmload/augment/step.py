@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from mmload.augment.arguments import chance
 from mmload.augment.draws import Draws
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
-from mmload.render.level_program import MOVES, Program
+from mmload.render.level_program import NONE, Program
 from mmload.render.plan import Plan
 
 if TYPE_CHECKING:
@@ -88,15 +89,14 @@ class Step(DeclaredStep, ABC):
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
         channels: numbers of channels that images may have; None: any.
         is_random: whether it draws from the samples' seeds.
-        operation: the operation on levels that it is, with probability ``p``, in a list of steps such as RandomApply;
-            None: it is none.
+        moves_pixels: whether it moves pixels as an operation on levels.
     """
 
     takes_sizes = True
     is_drop_in = True
     channels: tuple[int, ...] | None = None
     is_random = True
-    operation: int | None = None
+    moves_pixels = False
 
     @abstractmethod
     def describe(self, plan: Plan, draws: Draws) -> Plan:
@@ -109,11 +109,6 @@ class Step(DeclaredStep, ABC):
     def at_epoch(self, epoch: int) -> Step:
         """Returns the step with the settings of an epoch; itself if no setting depends on the epoch."""
         return self
-
-    @property
-    def moves_pixels(self) -> bool:
-        """Whether the step moves pixels as an operation on levels."""
-        return self.operation in MOVES
 
     def check_images(self, plan: Plan) -> None:
         """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
@@ -238,3 +233,26 @@ class LevelStep(Step):
     @abstractmethod
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws the operations of each sample of a plan; it must draw as many numbers for every batch."""
+
+
+class OperationStep(Step):
+    """Step that is one operation on levels with probability ``p``, drawn per sample, as in a list such as RandomApply.
+
+    Attributes:
+        operation: its code.
+    """
+
+    operation = NONE
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = chance(p)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Numbers of the operation, the same for all samples."""
+        return ()
+
+    def program(self, plan: Plan, draws: Draws) -> Program:
+        """Draws for each sample of a plan whether it has the operation."""
+        return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))

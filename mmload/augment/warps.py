@@ -40,14 +40,12 @@ _MOST_PIXELS = 2**31 - 1
 class WarpingStep(LevelStep):
     """Base of all steps that warp images: the interpolation, and the fill outside of a warped image."""
 
+    moves_pixels = True
+
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None) -> None:
         super().__init__()
         self.interpolation = mode_of(interpolation, ("nearest", "bilinear"))
         self.fill = None if fill is None else per_channel("fill", fill)
-
-    @property
-    def moves_pixels(self) -> bool:
-        return True
 
     def check_images(self, plan: Plan) -> None:
         super().check_images(plan)

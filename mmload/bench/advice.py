@@ -29,7 +29,7 @@ from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord
 
 
-def span(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """Formats seconds as ``8 s``, ``27 min``, ``3.2 hours``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"

@@ -22,6 +22,7 @@ from typing import Any
 from mmload.bench import contenders
 from mmload.bench.contender_server import ContenderServer
 from mmload.bench.contenders import ContenderEntry
+from mmload.bench.record import Row
 from mmload.bench.task import Task
 from mmload.errors import MmloadError
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
@@ -86,10 +87,11 @@ class ContenderFault(Exception):
 
 
 class Worker:
-    """One contender's process; its output goes to a log."""
+    """One contender's process, whose output goes to a log, and its row."""
 
     def __init__(self, entry: ContenderEntry, task: Task, scratch: Path, log: Path) -> None:
         self.entry = entry
+        self.row = Row(name=entry.name, group=entry.group, differs=entry.differs, on_device=entry.on_device)
         self._log = log
         self._payload = (entry, task, scratch)
         self._process: BaseProcess | None = None

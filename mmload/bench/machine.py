@@ -89,7 +89,7 @@ def make_cold(paths: Iterable[Path]) -> str:
     remaining = list(paths)
     for _ in range(_TRIES):
         for path in remaining:
-            evict(path)
+            evict_file(path)
         try:
             counts = {path: resident_bytes(path) for path in remaining}
         except OSError as error:
@@ -100,7 +100,7 @@ def make_cold(paths: Iterable[Path]) -> str:
     return f"{bytes_text(sum(counts.values()))} stay in the page cache, as of {remaining[0]}"
 
 
-def evict(path: Path) -> None:
+def evict_file(path: Path) -> None:
     """Writes a file's dirty pages back and asks the system to evict its pages."""
     handle = open_regular(path)
     try:

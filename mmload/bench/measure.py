@@ -1,7 +1,7 @@
 """Measures contenders in interleaved rounds, so that drift of the machine affects all of them equally.
 
-Takes entries and options, and returns a :class:`Measurement` for each. A contender that fails, crashes or hangs is left
-out, and the others continue. Never prints.
+Takes entries and options, and returns a :class:`~mmload.bench.record.Row` for each. A contender that fails, crashes or
+hangs is left out, and the others continue. Never prints.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 from mmload.bench.ceilings import CACHED
 from mmload.bench.contender_process import ContenderFault, Worker
-from mmload.bench.contender_server import CEILINGS, BesideSample, LoadSample, TrainSample
+from mmload.bench.contender_server import CEILINGS
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.machine import files_below, make_cold
 from mmload.bench.options import BenchOptions
+from mmload.bench.record import Row
 from mmload.bench.task import Task
 from mmload.runtime.resources import available_cores
 
@@ -49,62 +48,13 @@ _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
 _LEAST_PATIENCE = 10.0  # seconds
 
 
-@dataclass(kw_only=True)
-class Measurement:
-    """The result of one contender or ceiling.
-
-    Attributes:
-        entry: the contender or ceiling.
-        failure: why samples are missing; "" if nothing failed.
-        warmed: whether the warm-up turn read every image; None before it.
-        samples: the measured turns.
-        beside: the measured turns beside a thread of pure Python.
-        training: the measured turns of training.
-        warm: why the files may not have been cold before each sample, "" where it was verified that they were.
-    """
-
-    entry: ContenderEntry
-    failure: str = ""
-    warmed: bool | None = None
-    samples: list[LoadSample] = field(default_factory=list)
-    beside: list[BesideSample] = field(default_factory=list)
-    training: list[TrainSample] = field(default_factory=list)
-    warm: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The row's name."""
-        return self.entry.name
-
-    @property
-    def contends(self) -> bool:
-        """True for a loader, False for a limit of the machine."""
-        return self.entry.group not in CEILINGS
-
-    @property
-    def rates(self) -> list[float]:
-        """Images per second of each sample."""
-        return [sample.rate for sample in self.samples]
-
-    @property
-    def rate(self) -> float:
-        """Images per second: the median over the samples; for a ceiling, the highest; 0 without samples."""
-        summary = median if self.contends else max
-        return summary(self.rates) if self.samples else 0.0
-
-    @property
-    def cpu(self) -> float | None:
-        """Processor seconds per 1,000 images, over all samples; None without samples."""
-        images = sum(sample.images for sample in self.samples)
-        return 1000 * sum(sample.cpu for sample in self.samples) / images if images else None
-
-
 class _Turn(NamedTuple):
-    """One turn of one entry: what it is called, the entry's number, and what is done."""
+    """One turn of one contender: what it is called, what is done, and whether it is even when the time is over."""
 
     name: str
-    number: int
-    run: Callable[[Worker, Measurement, float], None]
+    worker: Worker
+    run: Callable[[Worker, float], None]
+    is_needed: bool = False
 
 
 def measure(
@@ -113,7 +63,7 @@ def measure(
     options: BenchOptions,
     progress: Callable[[str], None] | None = None,
     began: float | None = None,
-) -> list[Measurement]:
+) -> list[Row]:
     """Measures all entries, each in its own process, in their order.
 
     Cold, all files are evicted before each measured turn, for which the contender is created again while no other
@@ -127,7 +77,7 @@ def measure(
             rounds.measure_all()
         finally:
             rounds.end()
-    return rounds.measurements
+    return rounds.rows
 
 
 class _Rounds:
@@ -143,13 +93,13 @@ class _Rounds:
         began: float,
     ) -> None:
         self._task, self._options, self._progress, self._began = task, options, progress, began
-        self.measurements = [Measurement(entry=entry) for entry in entries]
         self._files: list[Path] = []
         self._scratch = work / "scratch"
         self._scratch.mkdir()
-        self._workers = {
-            number: Worker(entry, task, self._scratch, work / f"{number}.log") for number, entry in enumerate(entries)
-        }
+        self._workers = [
+            Worker(entry, task, self._scratch, work / f"{number}.log") for number, entry in enumerate(entries)
+        ]
+        self.rows = [worker.row for worker in self._workers]
 
     @property
     def _spent(self) -> float:
@@ -166,116 +116,109 @@ class _Rounds:
         if self._options.cold:
             roots = [self._task.dataset / self._task.split, self._scratch]
             self._files = files_below(roots + ([self._task.source] if self._task.source else []))
-        loading = [n for n in self._workers if self._entry(n).group != CACHED]
-        loading.sort(key=lambda n: self._entry(n).group != "mmload")  # first in each round: a bench is of them
-        beside = [n for n in loading if self.measurements[n].contends] if not self._options.cold else []
-        rounds = range(1, ROUNDS + 1)
-        own = "warm-up, which compiles for this machine if nothing has"
-        turns = [_Turn(own if self._entry(n).group == "mmload" else "warm-up", n, self._warm_up) for n in loading]
-        for turn in rounds:
-            turns += [_Turn(f"round {turn} of {len(rounds)}", number, self._alone) for number in loading]
-            turns += [_Turn("beside a Python thread", number, self._beside) for number in beside]
+        loading = [worker for worker in self._workers if worker.row.group != CACHED]
+        loading.sort(key=lambda worker: worker.row.group != "mmload")  # first in each round: a bench is of them
+        beside = [worker for worker in loading if worker.row.contends and not self._options.cold]
+        compiles = "warm-up, which compiles for this machine if nothing has"
+        turns = [
+            _Turn(compiles if each.row.group == "mmload" else "warm-up", each, self._warm_up, not each.entry.need)
+            for each in loading
+        ]
+        for turn in range(1, ROUNDS + 1):
+            name = f"round {turn} of {ROUNDS}"
+            turns += [_Turn(name, each, self._alone, turn == 1 and not each.entry.need) for each in loading]
+            turns += [_Turn("beside a Python thread", each, self._beside) for each in beside]
         self._run(turns, later=TRAIN_SHARE * self._options.seconds if self._options.train else 0.0)
         if self._options.train:
             best = self._fastest_of_each_kind()
-            self._run([_Turn(f"training {turn} of {len(rounds)}", n, self._train) for turn in rounds for n in best])
+            rounds = range(1, ROUNDS + 1)
+            self._run(
+                [_Turn(f"training {turn} of {ROUNDS}", w, self._train, turn == 1) for turn in rounds for w in best]
+            )
 
-    def _entry(self, number: int) -> ContenderEntry:
-        return self.measurements[number].entry
-
-    def _fastest_of_each_kind(self) -> list[int]:
-        """Returns the entries to train with: no loading at all, and the fastest loader of each group."""
-        best: dict[str, int] = {}
-        for number in sorted(self._workers, key=lambda n: self.measurements[n].rate):
-            best[self._entry(number).group] = number
-        return [number for group, number in best.items() if group != "ceiling"]
+    def _fastest_of_each_kind(self) -> list[Worker]:
+        """Returns those to train with: no loading at all, and the fastest loader of each group."""
+        best = {worker.row.group: worker for worker in sorted(self._workers, key=lambda worker: worker.row.rate)}
+        return [worker for group, worker in best.items() if group != "ceiling"]
 
     def _make(self) -> None:
         """Starts what the time allows, what the verdict needs first: imports overlap, conversions are serial."""
-        waiting = sorted(self._workers, key=lambda n: (self._entry(n).need, self._entry(n).group != "mmload"))
-        starting: list[int] = []
+        waiting = sorted(self._workers, key=lambda worker: (worker.entry.need, worker.row.group != "mmload"))
+        starting: list[Worker] = []
         made = 0
         while waiting or starting:
             while waiting and len(starting) <= available_cores() and self._may_start(waiting[0], made, len(starting)):
-                number = waiting.pop(0)
-                with self._fault_of(number):
-                    self._workers[number].start()
-                    starting.append(number)
+                worker = waiting.pop(0)
+                with self._fault_of(worker):
+                    worker.start()
+                    starting.append(worker)
             if not starting:
                 break
-            number = starting.pop(0)
-            self._progress(f"{self._entry(number).name}: getting ready")
-            with self._fault_of(number):
-                limit = max(self._patience(self._entry(number)), START_SHARE * self._options.seconds - self._spent)
-                self._workers[number].ask("make", limit)
+            worker = starting.pop(0)
+            self._progress(f"{worker.row.name}: getting ready")
+            with self._fault_of(worker):
+                worker.ask("make", max(self._patience(worker), START_SHARE * self._options.seconds - self._spent))
             made += 1
-        for number in waiting:
-            del self._workers[number]
+        self._workers = [worker for worker in self._workers if worker not in waiting]
 
-    def _may_start(self, number: int, made: int, starting: int) -> bool:
+    def _may_start(self, worker: Worker, made: int, starting: int) -> bool:
         """Returns whether one more process is needed, or can be ready within the share of the time for starting."""
-        if not self._entry(number).need:
+        if not worker.entry.need:
             return True
         return made > 0 and self._spent * (made + starting + 1) / made <= START_SHARE * self._options.seconds
 
     def _run(self, turns: Sequence[_Turn], later: float = 0.0) -> None:
-        """Runs turns, each for a fair share of the time left before the ``later`` seconds.
-
-        When the time is over, only the first turn of a kind is run, for those that the verdict needs.
-        """
-        done: set[tuple[object, int]] = set()
-        for place, (name, number, run) in enumerate(turns):
+        """Runs turns, each for a fair share of the time left before the ``later`` seconds; then only what is needed."""
+        for place, (name, worker, run, is_needed) in enumerate(turns):
             left = self._left - later
-            first = (run, number) not in done and (run == self._train or self._entry(number).need == 0)
-            if number not in self._workers or (left <= 0 and (not first or run == self._beside)):
+            if worker not in self._workers or (left <= 0 and not is_needed):
                 continue
-            remaining = sum(turn.number in self._workers for turn in turns[place:])
-            self._progress(f"{self.measurements[number].name}: {name}, {max(0.0, left):.0f} s left")
-            with self._fault_of(number):
-                most = min(_LONGEST_TURN, max(_LEAST_TURN, left / remaining))
-                run(self._workers[number], self.measurements[number], most)
-                self._workers[number].ask("rest", PATIENCE)
-            done.add((run, number))
+            remaining = sum(turn.worker in self._workers for turn in turns[place:])
+            self._progress(f"{worker.row.name}: {name}, {max(0.0, left):.0f} s left")
+            with self._fault_of(worker):
+                run(worker, min(_LONGEST_TURN, max(_LEAST_TURN, left / remaining)))
+                worker.ask("rest", PATIENCE)
 
-    def _warm_up(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + self._patience(result.entry)
-        result.warmed = worker.ask("epoch", limit, least=0.0, most=most, check=True).complete
+    def _warm_up(self, worker: Worker, most: float) -> None:
+        limit = most + self._patience(worker)
+        worker.row.warmed = worker.ask("epoch", limit, least=0.0, most=most, check=True).complete
         if self._options.cold:
             worker.ask("close", PATIENCE)
 
-    def _alone(self, worker: Worker, result: Measurement, most: float) -> None:
-        limit = most + self._patience(result.entry)
+    def _alone(self, worker: Worker, most: float) -> None:
+        limit, samples = most + self._patience(worker), worker.row.samples
         if not self._options.cold:
-            result.samples.append(worker.ask("epoch", limit, least=min(_LONG_ENOUGH, most / 2), most=most))
+            samples.append(worker.ask("epoch", limit, least=min(_LONG_ENOUGH, most / 2), most=most))
             return
-        worker.ask("make", self._patience(result.entry))
-        result.warm.append(make_cold(self._files))  # after the creation, which reads files, too
-        result.samples.append(worker.ask("epoch", limit, least=0.0, most=most))
+        worker.ask("make", self._patience(worker))
+        worker.row.warm.append(make_cold(self._files))  # after the creation, which reads files, too
+        samples.append(worker.ask("epoch", limit, least=0.0, most=most))
         worker.ask("close", PATIENCE)
 
-    def _beside(self, worker: Worker, result: Measurement, most: float) -> None:
-        result.beside.append(worker.ask("beside", most + self._patience(result.entry), most=most))
+    def _beside(self, worker: Worker, most: float) -> None:
+        worker.row.beside.append(worker.ask("beside", most + self._patience(worker), most=most))
 
-    def _train(self, worker: Worker, result: Measurement, most: float) -> None:
+    def _train(self, worker: Worker, most: float) -> None:
         limit = most + OWN_PATIENCE
-        result.training.append(worker.ask("train", limit, model=self._options.train, most=most))
+        worker.row.training.append(worker.ask("train", limit, model=self._options.train, most=most))
 
-    def _patience(self, entry: ContenderEntry) -> float:
+    def _patience(self, worker: Worker) -> float:
         """Returns the seconds by which a turn may overrun: fewer, the longer the bench overruns."""
-        if entry.group in ("mmload", *CEILINGS):
+        if worker.row.group in ("mmload", *CEILINGS):
             return OWN_PATIENCE
         return max(_LEAST_PATIENCE, PATIENCE + min(0.0, self._left))
 
     def end(self) -> None:
         """Kills the processes: nothing of theirs is needed, and loaders take seconds to close."""
-        for worker in self._workers.values():
+        for worker in self._workers:
             worker.kill()
 
     @contextmanager
-    def _fault_of(self, number: int) -> Iterator[None]:
+    def _fault_of(self, worker: Worker) -> Iterator[None]:
         """Records a failure inside the block for the contender, and kills its process."""
         try:
             yield
         except ContenderFault as fault:
-            self.measurements[number].failure = str(fault)
-            self._workers.pop(number).kill()
+            worker.row.failure = str(fault)
+            self._workers.remove(worker)
+            worker.kill()

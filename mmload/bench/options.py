@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mmload.builder.recipe import option
-from mmload.errors import UsageError
+from mmload.errors import UsageError, choices
 from mmload.runtime.resources import check_threads
 
 STEPS = ("crop", "resized-crop", "none")
-"""Steps that need no training recipe: a random crop or a resized one, each with flip and normalize; the stored rows."""
+"""Steps that need no preset: a random crop or a resized one, each with flip and normalize; the stored rows."""
 
 SECONDS = {False: 60.0, True: 600.0}
 """Whether ``--full`` is given -> seconds of a bench."""
@@ -27,7 +30,7 @@ class BenchOptions:
 
     # The task.
     steps: str = option(
-        "crop, resized-crop, none (the stored rows), or a training recipe: one of mmload.presets, such as simclr, or "
+        "crop, resized-crop, none (the stored rows), or a preset: one of mmload.presets, such as simclr, or "
         "your own MODULE:FUNCTION.",
         "crop",
         metavar="NAME",
@@ -56,9 +59,7 @@ class BenchOptions:
             raise UsageError(f"--size is {self.size}; use 1 to {_MOST_PIXELS}")
         check_threads(self.threads)
         if self.steps not in STEPS:
-            from mmload.bench.task import recipe_function  # imports torch
-
-            recipe_function(self.steps)
+            preset_function(self.steps)
             if self.train is not None:
                 raise UsageError(f"--train is {self.train}, and --steps {self.steps} is no crop; leave one of them out")
 
@@ -66,3 +67,28 @@ class BenchOptions:
     def seconds(self) -> float:
         """Seconds of the whole bench, including starting and ending the processes; turns are as long as it allows."""
         return SECONDS[self.full]
+
+
+def preset_function(name: str) -> Callable[..., Any]:
+    """Returns the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the collate of a preset.
+
+    Raises:
+        UsageError: listing the names, or saying why a module cannot be imported.
+    """
+    from mmload import presets  # imports torch
+
+    published = [each for each in presets.__all__ if each != "evaluation"]
+    module, colon, function = name.partition(":")
+    if not colon:
+        if name not in published:
+            raise UsageError(
+                f"--steps is {name!r}; use crop, resized-crop, none, {choices(published)}, or MODULE:FUNCTION"
+            )
+        module, function = presets.__name__, name
+    try:
+        found: Any = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"--steps is {name!r}: {error}; give MODULE:FUNCTION, and PYTHONPATH to its folder") from error
+    if not callable(found):
+        raise UsageError(f"--steps is {name!r}, which is {type(found).__name__}; give a function that makes a Collate")
+    return found  # type: ignore[no-any-return]  # whatever the module has

@@ -1,22 +1,17 @@
-"""The result of a bench as plain data: a :class:`Record` with one row per contender, stored as JSON.
+"""The result of a bench: a :class:`Record` with a :class:`Row` for each contender and ceiling, stored as JSON.
 
-It is created from measurements. Never measures and never prints.
+Never measures and never prints.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import Any
 
 from mmload.bench.ceilings import CACHED, DISK, PINNED
-from mmload.bench.contender_server import CEILINGS, TrainSample
-from mmload.bench.measure import Measurement
-from mmload.errors import MmloadError
-from mmload.runtime.durable_files import write_atomically
+from mmload.bench.contender_server import CEILINGS, BesideSample, LoadSample, TrainSample
 
 FORMAT = "mmload bench"
 VERSION = 2
@@ -31,54 +26,75 @@ PASSED_LOADER = 1.5
 """Shares of the rate of a loader alone above this prove it as well: in a minute, a slow loader has one short turn."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Row:
-    """One contender or ceiling.
+    """One contender or ceiling: its measured turns, and what they say.
 
     Attributes:
         name: the name in the table.
         group: "stock", "peer", "mmload", "ceiling" or "cached".
         differs: deviations from the task, "" if there are none.
-        failure: why it was not measured, or not completely; "" if nothing failed.
-        images_per_second: the median over the epochs; for a ceiling, the highest; None if it was not measured.
-        epochs: images per second of each measured turn.
-        ceiling: the ceiling that limits it; "" for ceilings, and if none was measured.
+        on_device: whether its images are on the device before an epoch begins.
+        failure: why turns are missing; "" if nothing failed.
+        warmed: whether the warm-up turn read every image; None before it.
+        samples: the measured turns.
+        beside: the measured turns beside a thread of pure Python in the same process.
+        training: the measured turns of training.
+        warm: why the files may not have been cold before each sample, "" where it was verified that they were.
+        ceiling: the name of the ceiling that limits it; "" for ceilings, and if none was measured.
         of_ceiling: its rate as a share of that ceiling's rate.
-        cpu_seconds_per_1000: processor seconds of its process tree per 1,000 images.
-        beside: images per second of each turn beside a thread of pure Python in the same process.
-        neighbor_keeps: the share of its speed alone that this thread keeps, in the same turns.
-        trained_per_second: images per second in training, the median; without any loading, the highest.
-        of_model: the former as a share of the rate of training without any loading.
-        step_seconds: seconds per training step, with its wait for data; the median.
-        waited: the share of training time spent waiting for data, the median.
-        cold: whether the eviction from the page cache was verified before every turn; None: the cache was to be warm.
-        samples: the raw data of each measured turn: images, seconds, processor seconds, whether it ended an epoch.
-        training: the raw data of each turn of training.
+        of_model: its rate of training as a share of that without any loading.
     """
 
     name: str
     group: str
     differs: str = ""
+    on_device: bool = False
     failure: str = ""
-    images_per_second: float | None = None
-    epochs: list[float] = field(default_factory=list)
+    warmed: bool | None = None
+    samples: list[LoadSample] = field(default_factory=list)
+    beside: list[BesideSample] = field(default_factory=list)
+    training: list[TrainSample] = field(default_factory=list)
+    warm: list[str] = field(default_factory=list)
     ceiling: str = ""
     of_ceiling: float | None = None
-    cpu_seconds_per_1000: float | None = None
-    beside: list[float] = field(default_factory=list)
-    neighbor_keeps: list[float] = field(default_factory=list)
-    trained_per_second: float | None = None
     of_model: float | None = None
-    step_seconds: float | None = None
-    waited: float | None = None
-    cold: bool | None = None
-    samples: list[dict[str, Any]] = field(default_factory=list)
-    training: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def contends(self) -> bool:
+        """True for a loader, False for a limit of the machine."""
+        return self.group not in CEILINGS
+
+    @property
+    def epochs(self) -> list[float]:
+        """Images per second of each measured turn."""
+        return [sample.rate for sample in self.samples]
 
     @property
     def rate(self) -> float:
-        """Images per second; 0 if it was not measured."""
-        return self.images_per_second or 0.0
+        """Images per second: the median over the turns; for a ceiling, the highest; 0 if it was not measured."""
+        return (median if self.contends else max)(self.epochs or [0.0])
+
+    @property
+    def cpu(self) -> float | None:
+        """Processor seconds of its process tree per 1,000 images, over all turns; None without one."""
+        images = sum(sample.images for sample in self.samples)
+        return 1000 * sum(sample.cpu for sample in self.samples) / images if images else None
+
+    @property
+    def trained(self) -> float:
+        """Images per second in training, the median; without any loading, the highest; 0 if it was not trained."""
+        return (max if self.group == CACHED else median)([turn.rate for turn in self.training] or [0.0])
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds per training step, with its wait for data; the median."""
+        return median([turn.seconds / turn.steps for turn in self.training] or [0.0])
+
+    @property
+    def waited(self) -> float:
+        """The share of training time spent waiting for data, the median."""
+        return median([turn.share for turn in self.training] or [0.0])
 
     @property
     def disturbed(self) -> bool:
@@ -88,10 +104,31 @@ class Row:
     @property
     def training_disturbed(self) -> bool:
         """True if training was faster than without any loading, or than its loader ever was: one was disturbed."""
-        if self.of_model is None:
-            return False
-        fastest = max(self.epochs, default=0.0)
-        return self.of_model > PASSED_TRAINING or (self.trained_per_second or 0.0) > PASSED_LOADER * fastest
+        fastest = PASSED_LOADER * max(self.epochs, default=0.0)
+        return self.of_model is not None and (self.of_model > PASSED_TRAINING or self.trained > fastest)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the row as JSON-compatible data; ``cold`` is None where the cache was to be warm."""
+        return {
+            "name": self.name,
+            "group": self.group,
+            "differs": self.differs,
+            "failure": self.failure,
+            "images_per_second": self.rate or None,
+            "epochs": self.epochs,
+            "ceiling": self.ceiling,
+            "of_ceiling": self.of_ceiling,
+            "cpu_seconds_per_1000": self.cpu,
+            "beside": [sample.rate for sample in self.beside],
+            "neighbor_keeps": [sample.keeps for sample in self.beside],
+            "trained_per_second": self.trained or None,
+            "of_model": self.of_model,
+            "step_seconds": self.step_seconds or None,
+            "waited": self.waited if self.training else None,
+            "cold": not any(self.warm) if self.warm else None,
+            "samples": list(map(asdict, self.samples)),
+            "training": list(map(asdict, self.training)),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,15 +153,10 @@ class Record:
     verdict: str = ""
     building: dict[str, list[float]] = field(default_factory=dict)
 
-    @property
-    def contenders(self) -> list[Row]:
-        """The rows of loaders, without the ceilings of the machine."""
-        return [row for row in self.rows if row.group not in CEILINGS]
-
     def as_json(self) -> dict[str, Any]:
         """Returns the record as JSON-compatible data."""
         body = {name.name: getattr(self, name.name) for name in fields(self) if name.name != "rows"}
-        return {"format": FORMAT, "version": VERSION, **body, "results": [asdict(row) for row in self.rows]}
+        return {"format": FORMAT, "version": VERSION, **body, "results": [row.as_json() for row in self.rows]}
 
 
 def best(rows: Sequence[Row], group: str) -> Row | None:
@@ -133,63 +165,18 @@ def best(rows: Sequence[Row], group: str) -> Row | None:
     return max(found, key=lambda row: (not row.disturbed, row.rate), default=None)
 
 
-def write_json(body: Mapping[str, Any], path: Path) -> None:
-    """Writes plain data to a JSON file.
+def set_limits(rows: Sequence[Row], ceilings: Mapping[str, str]) -> None:
+    """Compares rows with their ceilings, the names of which are given by short name, and with training alone.
 
-    Raises:
-        MmloadError: if it cannot be written.
+    A row's ceiling is the lowest of those that all of its images have to pass.
     """
-    try:
-        write_atomically(path.resolve(), json.dumps(body, indent=1) + "\n")
-    except OSError as error:
-        raise MmloadError(f"cannot write the record {path} ({error.strerror})") from error
-
-
-def rows_of(measurements: Sequence[Measurement], ceilings: Mapping[str, str], cold: bool) -> list[Row]:
-    """Converts measurements to rows; ``ceilings`` has the row name of each ceiling by its short name."""
-    rates = {result.name: result.rate for result in measurements}
-    tops = {short: rates[name] for short, name in ceilings.items() if rates.get(name)}
-    unloaded = next((result.training for result in measurements if result.entry.group == CACHED), [])
-    model = max((sample.rate for sample in unloaded), default=None)
-    rows = [_row(result, tops, ceilings, cold) for result in measurements]
-    return [_trained(row, result.training, model) for row, result in zip(rows, measurements, strict=True)]
-
-
-def _row(result: Measurement, tops: Mapping[str, float], names: Mapping[str, str], cold: bool) -> Row:
-    short = _limit_of(result, tops) if result.contends else ""
-    return Row(
-        name=result.name,
-        group=result.entry.group,
-        differs=result.entry.differs,
-        failure=result.failure,
-        images_per_second=result.rate or None,
-        epochs=result.rates,
-        ceiling=names[short] if short else "",
-        of_ceiling=result.rate / tops[short] if short and result.samples else None,
-        cpu_seconds_per_1000=result.cpu,
-        beside=[sample.rate for sample in result.beside],
-        neighbor_keeps=[sample.keeps for sample in result.beside],
-        cold=not any(result.warm) if cold and result.warm else None,
-        samples=[asdict(sample) for sample in result.samples],
-    )
-
-
-def _trained(row: Row, turns: Sequence[TrainSample], model: float | None) -> Row:
-    """Returns a row with its turns of training; ``model`` is the highest rate without any loading."""
-    if not turns:
-        return row
-    rate = median(turn.rate for turn in turns)
-    return replace(
-        row,
-        trained_per_second=model if row.group == CACHED else rate,
-        of_model=rate / model if model and row.group != CACHED else None,
-        step_seconds=median(turn.seconds / turn.steps for turn in turns),
-        waited=median(turn.share for turn in turns),
-        training=[asdict(turn) for turn in turns],
-    )
-
-
-def _limit_of(result: Measurement, tops: Mapping[str, float]) -> str:
-    """Returns the lowest of the ceilings that all images of a contender have to pass; "" if there is none."""
-    spared = {PINNED: result.entry.on_device, DISK: result.entry.group != "mmload"}
-    return min((short for short in tops if not spared.get(short)), key=lambda short: tops[short], default="")
+    rates = {row.name: row.rate for row in rows}
+    unloaded = max((row.trained for row in rows if row.group == CACHED), default=0.0)
+    for row in rows:
+        spared = {PINNED: row.on_device, DISK: row.group != "mmload"}
+        passed = [name for short, name in ceilings.items() if rates.get(name) and not spared.get(short)]
+        if row.contends and passed:
+            row.ceiling = min(passed, key=lambda name: rates[name])
+            row.of_ceiling = row.rate / rates[row.ceiling] if row.samples else None
+        if row.training and unloaded and row.group != CACHED:
+            row.of_model = row.trained / unloaded

@@ -1,19 +1,134 @@
-"""Formats a record as text of at most 80 columns, the verdict first, and as a chart. Never prints."""
+"""Says what a bench has found: the verdict, the tables in at most 80 columns, and the chart. Never prints."""
 
 from __future__ import annotations
 
-import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from PIL import Image
-
 from mmload.bench.record import Record, Row, best
 from mmload.errors import MmloadError, UsageError, one_line
+
+# The verdict.
+
+WAITS = 0.1
+"""From this share of a step's time on, the wait for data is called the bottleneck."""
+
+_BUSY = 0.75  # of the cores: from this utilization on, a loader is limited by processor time
+AGAIN = "run it again on an idle machine"
+
+
+def verdict(rows: Sequence[Row], *, cores: int, device: str, missing: str = "", trains: bool = True) -> str:
+    """Identifies the bottleneck in one or two sentences, from undisturbed rows where there are some.
+
+    Without training it only compares loaders; with training it also reports whether the model waits for data, and how
+    long a step takes.
+
+    Args:
+        rows: the contenders and ceilings.
+        cores: the number of cores available.
+        device: the device of the batches.
+        missing: why no stock loader can run, "" if one can.
+        trains: ``--train`` can be given for this task.
+    """
+    own, stock = best(rows, "mmload"), best(rows, "stock")
+    if own is None:
+        return f"Nothing can be said: mmload was not measured{_why(rows, 'mmload')}."
+    if stock is None:
+        reason = f" ({missing})" if missing else _why(rows, "stock")
+        return f"mmload delivers {_rate(own)}{_limit(own)}. No stock loader was measured to compare it with{reason}."
+    if not any(row.group == "cached" for row in rows):
+        return _of_loaders(own, stock, cores, trains)
+    trained = {row.group: row for row in rows if row.training and not row.training_disturbed}
+    if missed := [name for group, name in _TRAINED.items() if group not in trained]:
+        reason = (
+            f"it was not measured, or faster than possible, so other programs disturbed it; {AGAIN}, or with --full"
+        )
+        unsaid = f"Of training with {' and '.join(missed)} nothing can be said: {reason}."
+        return " ".join(filter(None, [_of_loaders(own, stock, cores, False), _steps(trained), unsaid]))
+    model, before, after = trained["cached"], trained["stock"], trained["mmload"]
+    return f"{_with_model(model, before, after, cores, device)} {_steps(trained)}"
+
+
+_TRAINED = {"cached": "a batch in memory", "mmload": "mmload", "stock": "the stock loader"}
+"""Groups of rows that train -> what the verdict calls them."""
+
+
+def _of_loaders(own: Row, stock: Row, cores: int, trains: bool) -> str:
+    """Returns the verdict if no model was trained."""
+    both = f"The stock loader ({stock.name}) delivers {_rate(stock)} and mmload ({own.name}) {number(own.rate)}"
+    if min(own.epochs) <= max(stock.epochs):
+        relation = "fewer" if own.rate < stock.rate else "no difference beyond the spread of the epochs"
+        return f"{both}: {relation}. There is nothing to gain here."
+    busy = _cores(stock, cores)
+    cause = "decoding and transforming there is the bottleneck" if busy else "loading there is the limit"
+    tells = "; --train MODEL measures which it is" if trains else ""
+    return (
+        f"{both}, {own.rate / stock.rate:,.1f} times as many{_limit(own)}: {cause}{busy}. A model that "
+        f"takes fewer than {_rate(stock)} gains nothing from that{tells}."
+    )
+
+
+def _with_model(model: Row, stock: Row, own: Row, cores: int, device: str) -> str:
+    """Returns the verdict if a model was trained with the best stock loader, with mmload, and with a cached batch."""
+    most, before, after = (row.trained for row in (model, stock, own))
+    waits, still = stock.waited, own.waited
+    takes = f"the model takes {number(most)}"
+    change = (
+        f"with mmload, which delivers {number(own.rate)}, training runs at {number(after)} instead of {number(before)}"
+    )
+    if waits < WAITS:
+        shared = device == "cpu" and before < (1 - WAITS) * min(most, after)  # loading uses processor time, too
+        rest = f"they share the cores, though: {change}" if shared else "a faster loader gains nothing"
+        return (
+            f"Your loader delivers {_rate(stock)} and {takes}: the model is the bottleneck, it waits for data only "
+            f"{waits:.0%} of its time; {rest}."
+        )
+    rest = f", and still waits {still:.0%} of its time" if still >= WAITS else ""
+    busy = f"{used}," if (used := _cores(stock, cores)) else ""
+    return (
+        f"Your loader delivers {_rate(stock)}{busy} and {takes}: loading is the bottleneck, the step "
+        f"waits for data {waits:.0%} of its time; {change}{rest}."
+    )
+
+
+def _steps(trained: Mapping[str, Row]) -> str:
+    """Returns how long a step takes with a batch in memory and with each loader, "" if no training counts."""
+    texts = []
+    for group, name in _TRAINED.items():
+        if row := trained.get(group):
+            step = 1000 * row.step_seconds
+            waits = f" ({number(step * row.waited)} of waiting)" if group != "cached" else ""
+            texts.append(f"{number(step)} ms with {name}{waits}")
+    return f"A step takes {', '.join(texts)}." if texts else ""
+
+
+def _why(rows: Sequence[Row], group: str) -> str:
+    """Returns `` (the first reason)`` why a group has no result that counts, "" if none is known."""
+    reason = next((row.failure for row in rows if row.group == group and row.failure), "")
+    return f" ({reason})" if reason else ""
+
+
+def _rate(row: Row) -> str:
+    return f"{number(row.rate)} images/s"
+
+
+def _limit(row: Row) -> str:
+    if row.disturbed:
+        return f" (more than its limit, so other programs disturbed one of the two; {AGAIN})"
+    return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
+
+
+def _cores(row: Row, cores: int) -> str:
+    """Returns the number of cores that a loader keeps busy, if that is nearly all of them."""
+    used = (row.cpu or 0.0) * row.rate / 1000
+    return f", with {min(used, cores):.1f} of {cores} cores busy" if used >= _BUSY * cores else ""
+
+
+# The table.
 
 WIDTH = 80
 NAME = 36
@@ -39,7 +154,7 @@ def rates(record: Record) -> list[str]:
     for row in rows:
         gain = f"{number(row.rate / stock.rate)}x" if stock and not row.disturbed and row.group != "ceiling" else "-"
         share = "disturbed" if row.disturbed else "-" if row.of_ceiling is None else f"{row.of_ceiling:.0%}"
-        beside = number(median(row.beside)) if row.beside else "-"
+        beside = number(median(turn.rate for turn in row.beside)) if row.beside else "-"
         cells.append([_called(row), number(row.rate), spread(row.epochs), gain, share, beside])
     return aligned(cells) if rows else []
 
@@ -50,8 +165,8 @@ def trained(record: Record) -> list[str]:
     cells = [["training", "images/s", "of no loading", "ms/step", "waits"]]
     for row in rows:
         share = "disturbed" if row.training_disturbed else "-" if row.of_model is None else f"{row.of_model:.0%}"
-        step, waits = f"{1000 * (row.step_seconds or 0.0):,.1f}", f"{row.waited or 0.0:.0%}"
-        cells.append([_called(row), number(row.trained_per_second or 0.0), share, step, waits])
+        step, waits = f"{1000 * row.step_seconds:,.1f}", f"{row.waited:.0%}"
+        cells.append([_called(row), number(row.trained), share, step, waits])
     return aligned(cells) if rows else []
 
 
@@ -64,9 +179,9 @@ def built(record: Record) -> list[str]:
 def remarks(record: Record) -> list[str]:
     """Formats what the columns mean, deviations, failures, and the record's own notes."""
     limits = sorted({row.ceiling for row in record.rows if row.ceiling})
-    told = record.settings
-    output = ", ".join(str(told[key]) for key in ("layout", "output") if key in told)
-    texts = [f"{output}, batches of {told['batch_size']}, {told['cache']} page cache"] if output else []
+    settings = record.settings
+    output = ", ".join(str(settings[key]) for key in ("layout", "output") if key in settings)
+    texts = [f"{output}, batches of {settings['batch_size']}, {settings['cache']} page cache"] if output else []
     texts += [_LEGEND, *([f"of limit: the share of {', '.join(limits)}"] if limits else [])]
     texts += [_BESIDE] if any(row.beside for row in record.rows) else []
     texts += [_WAITS] if any(row.training for row in record.rows) else []
@@ -111,6 +226,8 @@ def _called(row: Row) -> str:
     return f"{row.name[: NAME - 1]}*" if row.differs else row.name[:NAME]
 
 
+# The chart.
+
 # Contrast with white / with #0d1117 (WCAG), all at least 3: ink 4.3 / 4.4, mmload 3.9 / 4.8, stock 3.5 / 5.4,
 # peer 3.4 / 5.6, ceiling 4.0 / 4.8.
 INK = "#7a7a7a"
@@ -119,7 +236,6 @@ COLORS = {"mmload": "#2d80e8", "stock": "#8a8a8a", "peer": "#c07a1e", "ceiling":
 _FAINT = 0.4  # opacity of bars that do not count
 _DOTS = 160
 _PAD = 0.12  # inches around the chart, so that no label touches its edge
-_PALETTE = 64  # colors, with their opacity: a third of the bytes, and no difference to see
 
 
 def check_plot(path: Path) -> None:
@@ -155,10 +271,8 @@ def draw(record: Record, path: Path) -> None:
     axes = figure.add_subplot()
     _draw_bars(axes, rows, most)
     _draw_axes(axes, record)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=_DOTS, transparent=True, format="png")
     try:
-        Image.open(drawn).quantize(_PALETTE, Image.Quantize.FASTOCTREE).save(path, "PNG", optimize=True)
+        figure.savefig(path, dpi=_DOTS, transparent=True, format="png")
     except OSError as error:
         raise MmloadError(f"cannot write the chart {path} ({error.strerror})") from error
 

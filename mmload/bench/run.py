@@ -13,12 +13,12 @@ from mmload.bench.ceilings import CACHED, cached_entry, ceiling_entries
 from mmload.bench.contenders import ContenderEntry
 from mmload.bench.contenders.stock import no_source
 from mmload.bench.machine import busy_share, machine, versions
-from mmload.bench.measure import ROUNDS, Measurement, measure
+from mmload.bench.measure import ROUNDS, measure
 from mmload.bench.options import BenchOptions
-from mmload.bench.record import Record, Row, rows_of
+from mmload.bench.record import Record, Row, set_limits
+from mmload.bench.report import AGAIN, verdict
 from mmload.bench.task import Task, task_of
 from mmload.bench.train import check_model
-from mmload.bench.verdict import AGAIN, verdict
 from mmload.errors import UsageError, counted
 from mmload.records import VARIABLE
 from mmload.runtime.resources import available_cores
@@ -55,17 +55,17 @@ def run_on_dataset(
     busy = busy_share()
     ceilings = ceiling_entries(task, cold=options.cold)
     entries = [*chosen, *ceilings.values(), *([cached_entry()] if options.train else [])]
-    measurements = measure(task, entries, options, progress, began)
-    rows = rows_of(measurements, {short: entry.name for short, entry in ceilings.items()}, options.cold)
-    trains = not task.training_recipe
+    rows = measure(task, entries, options, progress, began)
+    set_limits(rows, {short: entry.name for short, entry in ceilings.items()})
+    trains = not task.is_preset
     said = verdict(rows, cores=available_cores(), device=task.device, missing=no_source(task), trains=trains)
-    cache, note = cache_of(measurements, options)
+    cache, note = cache_of(rows, options)
     return Record(
         settings=settings_of(task, options) | {"cache": cache},
         machine=machine() | {"busy_before": busy},
         versions=versions(),
         rows=rows,
-        notes=[*([note] if note else []), *notes_of(measurements, rows, options, time.monotonic() - began)],
+        notes=[*([note] if note else []), *notes_of(rows, options, time.monotonic() - began)],
         verdict=said
         + (f" But other programs used {busy:.0%} of the processors before: {AGAIN}." if busy > _BUSY else ""),
         building=building,
@@ -110,7 +110,7 @@ def settings_of(task: Task, options: BenchOptions) -> dict[str, Any]:
 
 
 def _output_of(task: Task) -> str:
-    if task.training_recipe:
+    if task.is_preset:
         return f"{task.augment} to float32, shuffled"
     if task.augment == "none":
         return "uint8 as stored, shuffled"
@@ -118,29 +118,23 @@ def _output_of(task: Task) -> str:
     return f"{task.augment} {task.crop}{padded}, flip, normalize to float32, shuffled"
 
 
-def cache_of(measurements: Sequence[Measurement], options: BenchOptions) -> tuple[str, str]:
+def cache_of(rows: Sequence[Row], options: BenchOptions) -> tuple[str, str]:
     """Returns the state of the page cache, and a note on it: "warm", "cold" if it was proven, or "not proven cold"."""
     if not options.cold:
-        unread = sum(result.warmed is False for result in measurements if result.contends)
+        unread = sum(row.warmed is False for row in rows if row.contends)
         note = f"{counted(unread, 'loader')} did not finish the warm-up epoch: some files may have been cold"
         return "warm", note if unread else ""
-    reasons = [reason for result in measurements for reason in result.warm]
+    reasons = [reason for row in rows for reason in row.warm]
     if not reasons or any(reasons):
         still_warm = next(filter(None, reasons), "no epoch was measured")
         return "not proven cold", f"NOT cold: some epochs may have read from memory: {still_warm}"
     return "cold", "cold: before every epoch all files were evicted; mincore found no page of them in memory"
 
 
-def notes_of(
-    measurements: Sequence[Measurement], rows: Sequence[Row], options: BenchOptions, seconds: float
-) -> list[str]:
+def notes_of(rows: Sequence[Row], options: BenchOptions, seconds: float) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
     disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
-    late = ", ".join(
-        result.name
-        for result in measurements
-        if result.warmed is None and not result.failure and result.entry.group != CACHED
-    )
+    late = ", ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
     notes = []
     if disturbed:
         notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")

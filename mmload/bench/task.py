@@ -6,10 +6,8 @@ process. Never loads an image.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mmload.bench.options import STEPS, BenchOptions
+from mmload.bench.options import STEPS, BenchOptions, preset_function
 from mmload.builder.trust import checked_recipe
-from mmload.errors import UsageError, bytes_text, choices
+from mmload.errors import UsageError, bytes_text
 from mmload.runtime.resources import available_cores, free_memory
 from mmload.store.dataset import Dataset, Split
 
@@ -40,15 +38,14 @@ class Task:
     """Task of every contender: the rows to load, and the required output.
 
     Attributes:
-        dataset: the store.
+        dataset: the folder of the dataset.
         split: the name of the split.
         source: the folder that it was built from; None: contenders that need it are missing.
         augment: "crop" (random crop), "resized-crop" (RandomResizedCrop), each with flip + normalize to float32;
-            "none": the stored uint8 rows; or a training recipe: a function of :mod:`mmload.presets`, or
-            MODULE:FUNCTION.
+            "none": the stored uint8 rows; or a preset: a function of :mod:`mmload.presets`, or MODULE:FUNCTION.
         crop: pixels of a side of the output square.
         padding: pixels around the image before a random crop, as usual for CIFAR.
-        views: (height, width) of each view that a training recipe makes; empty without one.
+        views: (height, width) of each view that a preset makes; empty without one.
         batch_size: images per batch.
         images: lower bound of the images per epoch; all contenders repeat a smaller split equally often.
         threads: threads of multi-threaded contenders; worker processes of peers with workers.
@@ -94,7 +91,7 @@ class Task:
 
     @property
     def opened(self) -> Dataset:
-        """The store, opened again at each use, which takes milliseconds."""
+        """The dataset, opened again at each use, which takes milliseconds."""
         return Dataset(self.dataset)
 
     @property
@@ -104,12 +101,12 @@ class Task:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe of the store, as in its manifest."""
+        """The recipe of the dataset, as in its manifest."""
         return checked_recipe(self.opened.manifest.recipe, self.dataset).resolved()
 
     @property
-    def training_recipe(self) -> bool:
-        """Whether a training recipe makes the output."""
+    def is_preset(self) -> bool:
+        """Whether a preset makes the output."""
         return self.augment not in STEPS
 
     @property
@@ -117,8 +114,8 @@ class Task:
         """The steps; None: the rows unchanged."""
         if self.augment == "none":
             return None
-        if self.training_recipe:
-            return collate_of_recipe(self.augment, self.crop, self.classes)
+        if self.is_preset:
+            return collate_of_preset(self.augment, self.crop, self.classes)
         from mmload.augment import Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
         from mmload.augment.collate import Collate
 
@@ -254,7 +251,7 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
     if options.steps == "crop" and options.size is None and side < _PADDED_BELOW and not spec.variable_size:
         made = {"crop": side, "padding": side // 8}
     if options.steps not in STEPS:
-        views = _views_of_recipe(options.steps, options.size, (spec.shape[0], height, width))
+        views = _views_of_preset(options.steps, options.size, (spec.shape[0], height, width))
         made = {"views": views, "crop": views[0][0]}
     threads = options.threads or available_cores()
     return Task(
@@ -270,15 +267,15 @@ def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
     )
 
 
-# Training recipes.
+# Presets.
 
 
-def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Views:
-    """Returns the collate of a training recipe of :mod:`mmload.presets`, or MODULE:FUNCTION, at epoch 0.
+def collate_of_preset(name: str, size: int | None, classes: int) -> Collate | Views:
+    """Returns the collate of a preset of :mod:`mmload.presets`, or MODULE:FUNCTION, at epoch 0.
 
     Its (larger) crops are of ``size`` pixels; None: as published.
     """
-    make = recipe_function(name)
+    make = preset_function(name)
     arguments: dict[str, Any] = {} if size is None else {"size": size}
     if "num_classes" in inspect.signature(make).parameters:
         arguments["num_classes"] = max(2, classes)
@@ -287,32 +284,7 @@ def collate_of_recipe(name: str, size: int | None, classes: int) -> Collate | Vi
     return made
 
 
-def recipe_function(name: str) -> Callable[..., Any]:
-    """Returns the function of :mod:`mmload.presets`, or MODULE:FUNCTION, that makes the collate of a training recipe.
-
-    Raises:
-        UsageError: listing the names, or saying why a module cannot be imported.
-    """
-    from mmload import presets
-
-    published = [each for each in presets.__all__ if each != "evaluation"]
-    module, colon, function = name.partition(":")
-    if not colon:
-        if name not in published:
-            raise UsageError(
-                f"--steps is {name!r}; use crop, resized-crop, none, {choices(published)}, or MODULE:FUNCTION"
-            )
-        module, function = presets.__name__, name
-    try:
-        found: Any = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"--steps is {name!r}: {error}; give MODULE:FUNCTION, and PYTHONPATH to its folder") from error
-    if not callable(found):
-        raise UsageError(f"--steps is {name!r}, which is {type(found).__name__}; give a function that makes a Collate")
-    return found  # type: ignore[no-any-return]  # whatever the module has
-
-
-def _views_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
+def _views_of_preset(name: str, size: int | None, stored: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
     """Returns the height and width of each view that a recipe makes of the stored images.
 
     Raises:
@@ -324,7 +296,7 @@ def _views_of_recipe(name: str, size: int | None, stored: tuple[int, int, int]) 
     row = Batch(images=torch.zeros((2, *stored), dtype=torch.uint8), ids=torch.arange(2), batch_size=[2])
     labeled = row.replace(targets=torch.zeros(2, dtype=torch.int64))
     try:
-        made = [collate(labeled).images for collate in collates_of(collate_of_recipe(name, size, 2))]
+        made = [collate(labeled).images for collate in collates_of(collate_of_preset(name, size, 2))]
     except (ValueError, TypeError) as error:
         raise UsageError(f"--steps {name} cannot be done to images {list(stored)}: {error}") from error
     return tuple((images.shape[2], images.shape[3]) for images in made)

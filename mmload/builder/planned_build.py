@@ -72,7 +72,7 @@ from mmload.records import (
     dtype_name,
 )
 from mmload.runtime.durable_files import remove
-from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, make_source
+from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, find_splits
 from mmload.sources.annotation_values import finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.exclusion import remaining_splits
@@ -511,7 +511,7 @@ def fields_of(
     Raises:
         SampleError: if the first sample is unreadable and must not be skipped.
         BuildError: if no sample is readable.
-        RecipeError: if a store does not support a field.
+        RecipeError: if a dataset cannot store a field.
     """
     read = tried or TriedSamples()
     for index in range(len(split)):
@@ -577,7 +577,7 @@ def splits_of(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
 def _all_splits(recipe: BuildRecipe) -> Mapping[str, SourceSplit]:
     if recipe.root is None:
         raise RecipeError("the recipe has no root; give one")
-    return make_source(recipe.kind, recipe.root, Decoder(**recipe.decode), recipe.options).splits()
+    return find_splits(recipe.kind, recipe.root, Decoder(**recipe.decode), recipe.options)
 
 
 def has_boxes(splits: Mapping[str, SourceSplit]) -> bool:

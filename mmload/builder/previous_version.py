@@ -648,9 +648,7 @@ class Previous:
         return found
 
     def _as_before(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the plan as that of the old version, if it differs in the source and in further exclusions only."""
-        recipe, before = dict(plan["recipe"]), self.manifest.recipe.get("exclude", {})
-        now = recipe.get("exclude", {})
-        if all(set(self.manifest.excluded(name)) <= set(now.get(name, ())) for name in before):
-            recipe = {**recipe, "exclude": before} if before else {k: v for k, v in recipe.items() if k != "exclude"}
+        """Returns the plan as that of the old version, which may differ in the source and in further exclusions."""
+        recipe = {key: value for key, value in plan["recipe"].items() if key != "exclude"}
+        recipe |= {key: value for key, value in self.manifest.recipe.items() if key == "exclude"}
         return {**plan, "recipe": recipe, "fingerprint": self.manifest.fingerprint}

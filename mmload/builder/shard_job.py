@@ -42,7 +42,6 @@ from mmload.builder.shards import (
     array_of,
     bytes_of,
     copy_and_sum,
-    no_sums,
     reported,
 )
 from mmload.builder.transforms import Pixels, TransformChain
@@ -337,7 +336,8 @@ class ChunkAssembly:
         """Copies an image to its row, or encodes one of its own size; returns its sums, without a border, and that."""
         if not self._channels:
             return {}, None
-        image, sums, layout = array_of(sample.fields["images"]), no_sums(self._channels), self._variable_layout
+        image, layout = array_of(sample.fields["images"]), self._variable_layout
+        sums = np.zeros((2, self._channels), np.int64)
         height, width = image.shape[-2:]
         inside = sample.inside or (0, 0, height, width)
         row = self.next_image()
@@ -478,7 +478,7 @@ def chunk_of_block(
     size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
     rows, origins = {name: block[name].contiguous() for name in fields}, list[SampleOrigin]()
     if has_images(fields):
-        sums = no_sums(fields["images"].channels)
+        sums = np.zeros((2, fields["images"].channels), np.int64)
         for image in rows["images"].numpy():
             copy_and_sum(image, image, sums, False, 0, 0, *size)
         own, squares = sums.tolist()

@@ -392,7 +392,7 @@ class ShardWriter:
         """
         samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
         skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
-        origins = [origin for origin in chunk.origins if origin.revision]
+        origins = [origin for origin in chunk.origins if origin.checksum]  # else no update of this source
         with reported(self._folder):
             for name, block in zip(LISTS, (samples, skipped, origins_lines(origins)), strict=True):
                 self._files[name].append(block)
@@ -556,11 +556,6 @@ _BLOCK = 65_536
 """Pixels per block: 65,536 x 255^2 < 2^32, so 32-bit integers suffice, of which a SIMD instruction handles the most."""
 
 
-def no_sums(channels: int) -> Numbers:
-    """Returns the initial sums for :func:`copy_and_sum`: int64 [2, C] of zeros."""
-    return np.zeros((2, channels), np.int64)
-
-
 @inlined
 def _add(pixels: Pixels, sums: Numbers, channel: int) -> None:
     """Adds pixels of a channel; torch in float32, whose sums of 256 squares are exact, takes 4 times as long."""
@@ -587,7 +582,7 @@ def copy_and_sum(
     Args:
         image: uint8 [C, H, W] with any strides.
         row: uint8 [C, H, W], or [H, C, W], contiguous; if it is the image itself, nothing is copied.
-        sums: int64 [2, C].
+        sums: int64 [2, C], of the values and of their squares.
         by_lines: whether the row is [H, C, W].
         top: first line of the window.
         left: its first column.

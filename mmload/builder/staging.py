@@ -37,7 +37,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -56,7 +56,6 @@ from mmload.runtime.durable_files import (
     lock,
     open_lock,
     remove,
-    sync,
     sync_folder,
     write_atomically,
 )
@@ -86,7 +85,7 @@ _SHOWN = 3  # upper bound on the entries listed in a message
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
 
-class Staging:
+class Staging(AbstractContextManager["Staging"]):
     """The locked working folder of a build. A context manager; completes an interrupted commit on creation.
 
     An unfinished build of the same plan resumes. One of another plan is discarded with ``overwrite``, or if it has no
@@ -119,9 +118,6 @@ class Staging:
             advice = f"make {out.parent} writable, with some room" if os.path.lexists(out) else "choose another place"
             raise BuildError(f"cannot write beside {out} ({error.strerror}); {advice}") from error
         self.paths = self.paths.with_plan()
-
-    def __enter__(self) -> Staging:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -189,9 +185,7 @@ class Staging:
         new = _set_aside(folder)
         new.mkdir(parents=True)
         try:
-            with open(new / MARK_NAME, "xb") as file:
-                file.write(MARK)
-                sync(file)
+            write_atomically(new / MARK_NAME, MARK)
             if self._wanted is not None:
                 (new / "dataset").mkdir()
                 write_atomically(new / PLAN_NAME, json.dumps(self._wanted))
@@ -313,21 +307,21 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest) -> None:
         before = manifest.versions[-2]
         if (current.contents, current.version) != (before.contents, before.number):
             raise BuildError(f"{out} was changed by another command meanwhile; run this one again")
-        moved, kept = dict[str, int](), {file.name for file in dataset_files(current)}
+        moved, kept = list[str](), {file.name for file in dataset_files(current)}
         for file in dataset_files(manifest):
             if file.name in kept:
                 continue  # whatever is there: no file of the dataset changes
             if (new / file.name).exists():
-                moved[file.name] = file.record.bytes
-            elif not _is_there(out / file.name, file.record.bytes):
+                moved.append(file.name)
+            elif not (out / file.name).is_file():  # an earlier call has not moved it either
                 raise BuildError(f"{file.name} of the new version of {out} is missing; run the command again")
         check_no_links(out, (f"{VERSIONS}/{current.version}.json", *moved))
-        for name, size in moved.items():
+        for name in moved:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.replace(new / name, out / name)
             except FileNotFoundError:
-                if not _is_there(out / name, size):  # else another part has moved it, where folders have no locks
+                if not (out / name).is_file():  # else another part has moved it, where folders have no locks
                     raise
         for folder in {(out / name).parent for name in moved}:
             sync_folder(folder)
@@ -341,11 +335,6 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest) -> None:
         manifest = msgspec.structs.replace(manifest, versions=(*own, manifest.versions[-1]))
         write_atomically(out / FILE_NAME, manifest.dumps(), beside=new / FILE_NAME)
         (new / FILE_NAME).unlink(missing_ok=True)
-
-
-def _is_there(path: Path, size: int) -> bool:
-    """Returns whether an earlier call has moved a file to its place."""
-    return path.is_file() and path.stat().st_size == size
 
 
 @contextmanager

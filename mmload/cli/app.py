@@ -16,18 +16,18 @@ from typer.core import TyperCommand, TyperGroup
 
 import mmload
 from mmload.cli.bench import bench
-from mmload.cli.build import build
+from mmload.cli.build import build, update
 from mmload.cli.change import add_field, subset
 from mmload.cli.copies import export, pull, push
 from mmload.cli.info import doctor, info
 from mmload.cli.parity import parity
 from mmload.cli.terminal import interruptible, last_resort, show
-from mmload.cli.update import update
 from mmload.cli.verify import gc, verify
 from mmload.cli.view import browse, preview, report
 from mmload.errors import UsageError
 
 HABITS = {
+    # Commands.
     "ls": "mmload info DATASET",
     "list": "mmload info DATASET, or mmload build list ROOT OUT to build from a list of files",
     "show": "mmload info DATASET",
@@ -48,6 +48,7 @@ HABITS = {
     "benchmark": "mmload bench DATASET --source ROOT",
     "bench build": "mmload bench DATASET --source ROOT --build",
     "train": "mmload.Loader in your training script; mmload build shows the line when it is done",
+    # Options.
     "--update": "mmload update OUT ROOT",
     "--append": "mmload update OUT ROOT --append",
     "--checksum": "mmload update OUT ROOT --checksum",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from mmload.bench.options import BenchOptions
 from mmload.builder.recipe import option
 from mmload.cli.options import on_a_disk, takes
-from mmload.cli.terminal import check_target, doing, fail, interruptible, show
+from mmload.cli.terminal import check_target, doing, fail, interruptible, show, write_result
 from mmload.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ def bench(options: BenchArguments) -> None:
     It says where the limit is.
     """
     began = time.monotonic()  # of the bench's seconds: the imports are part of them
-    from mmload.bench.record import write_json
     from mmload.bench.report import check_plot, draw, table
     from mmload.store.manifest import read
 
@@ -65,7 +65,7 @@ def bench(options: BenchArguments) -> None:
         )
     written = []  # first: what took minutes to measure is not lost to a full stdout
     if options.json_file is not None:
-        write_json(record.as_json(), options.json_file)
+        write_result(options.json_file, json.dumps(record.as_json(), indent=1) + "\n")
         written.append(f"record: {options.json_file}")
     if options.plot is not None:
         draw(record, options.plot)
@@ -74,8 +74,9 @@ def bench(options: BenchArguments) -> None:
         _keep(options.dataset, record, contents)  # the contents that were measured: no other dataset gets it
         written.append(f"recorded in the card of {options.dataset}")
     show(*table(record).split("\n"), *written)
-    if not any(row.rate for row in record.contenders):
-        reasons = "; ".join(dict.fromkeys(row.failure or "there was no time" for row in record.contenders))
+    contenders = [row for row in record.rows if row.contends]
+    if not any(row.rate for row in contenders):
+        reasons = "; ".join(dict.fromkeys(row.failure or "there was no time" for row in contenders))
         fail(f"no loader could be measured: {reasons or 'none can run'}", 1)
 
 

@@ -1,4 +1,8 @@
-"""The ``mmload build`` command: its options are those of :class:`~mmload.builder.recipe.BuildOptions`."""
+"""The commands ``mmload build`` and ``mmload update``.
+
+The options of a build are those of :class:`~mmload.builder.recipe.BuildOptions`; the recipe of a dataset says how it is
+updated, so that nothing of it is typed again.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, recipe_of
-from mmload.cli.options import takes
+from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, option, recipe_of
+from mmload.cli.options import TRUST_HELP, on_a_disk, takes
 from mmload.cli.terminal import interruptible, note, progress, show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
@@ -33,6 +38,40 @@ def build(options: BuildOptions) -> None:
     report = run(recipe, options, overwrite=options.overwrite)
     if report.manifest is not None and not options.in_parts:
         show("next:", *_next(report.out, next(iter(report.manifest.splits)), recipe))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateArguments(RunOptions):
+    """What the command takes beside how shards are built."""
+
+    out: Path = field(metadata={"help": "A built dataset.", "flag": ""})
+    root: str | None = option(
+        "What it was built from, where that is now: a path or a URL; by default where it was.", flag=""
+    )
+    append: bool = option("Rows keep their order, and new ones come last.", False)
+    checksum: bool = option("Compare the content of all files, not only sizes and times.", False)
+    dry_run: bool = option("Only say what would be done.", False)
+    trust: bool = option(TRUST_HELP, False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        on_a_disk(self.out)
+        if self.dry_run and self.in_parts:
+            raise UsageError("--dry-run builds nothing, and --part and --commit do; give one of them")
+
+
+@takes(UpdateArguments)
+def update(given: UpdateArguments) -> None:
+    """Update a dataset to its source, as a new version.
+
+    It builds what is new or changed, and drops what is gone.
+    """
+    from mmload.builder.previous_version import UpdateOptions
+    from mmload.builder.verify import recipe_at
+    from mmload.store.manifest import read
+
+    recipe = replace(recipe_at(read(given.out), given.out, given.root, given.trust), out=given.out)
+    run(recipe, given, UpdateOptions(append=given.append, checksum=given.checksum, dry_run=given.dry_run))
 
 
 def run(
@@ -61,9 +100,9 @@ def run(
             report = pipeline.build(recipe, overwrite=overwrite, **given)
         else:
             report = pipeline.update(recipe, changes, **given)
-    show(summary.of_report(report))
+    show(summary.report_text(report))
     if report.manifest is not None and not (changes and changes.dry_run):
-        show(*summary.of_splits(facts(report.out, report.manifest)))
+        show(*summary.split_lines(facts(report.out, report.manifest)))
         warn(summary.warnings(report.manifest))
     return report
 
@@ -115,9 +154,9 @@ def _show_advice(recipe: BuildRecipe, options: BuildOptions) -> None:
 
 
 def _line(layout: Layout) -> str:
-    from mmload.bench.advice import span
+    from mmload.bench.advice import seconds_text
 
     return (
-        f"  {bytes_text(layout.bytes):>10}  {span(layout.build_seconds):>9}  {layout.images_per_second:>9,.0f}  "
-        f"{layout.never_seen:>10.1%}  {layout.options}"
+        f"  {bytes_text(layout.bytes):>10}  {seconds_text(layout.build_seconds):>9}  "
+        f"{layout.images_per_second:>9,.0f}  {layout.never_seen:>10.1%}  {layout.options}"
     )

@@ -75,32 +75,25 @@ def make_photos(root: Path, images: int, seed: int = 0) -> None:
 
     def write(number: int) -> None:
         name = sorted(GRAINS)[number % len(GRAINS)]
-        gray = Image.fromarray(photo(name, np.random.default_rng([seed, number]))).convert("L")
-        dark, light = COLORS[name]
-        colored = ImageOps.colorize(ImageOps.autocontrast(gray, cutoff=1), dark, light)
-        colored.save(root / name / f"{number // len(GRAINS):04d}.jpg", quality=92)
+        picture = photo(name, np.random.default_rng([seed, number]))
+        picture.save(root / name / f"{number // len(GRAINS):04d}.jpg", quality=92)
 
     with ThreadPoolExecutor(available_cores()) as pool:
         list(pool.map(write, range(images)))
 
 
-def photo(name: str, rng: np.random.Generator) -> np.ndarray:
-    """Returns one picture with the statistics of photographs: amplitudes that fall as 1/f, few edges, soft color.
+def photo(name: str, rng: np.random.Generator) -> Image.Image:
+    """Draws a picture with the statistics of photographs: amplitudes that fall as 1/f, few edges, soft color.
 
     Natural images have spectra near 1/f (Field 1987, "Relations between the statistics of natural images and the
     response properties of cortical cells"); the class stretches the spectrum along one axis or steepens it.
-
-    Returns:
-        uint8 [H, W, 3].
     """
     height, width = (16 * int(side) for side in rng.integers(20, 36, 2))
     across, steep = GRAINS[name]
-    light = _noise(rng, height, width, across, 1.0 + steep)
-    warmth = _noise(rng, height, width, 1.0, 2.2)
     slope = np.linspace(-0.6, 0.6, height)[:, None] * rng.uniform(-1, 1)
-    base, tint = rng.uniform(90, 150), rng.uniform(-18, 18, 3)
-    channels = [base + tint[c] + 34 * light + 30 * slope + (14, 0, -14)[c] * warmth for c in range(3)]
-    return np.stack(channels, axis=-1).clip(0, 255).astype(np.uint8)
+    light = 120 + 34 * _noise(rng, height, width, across, 1.0 + steep) + 30 * slope
+    gray = Image.fromarray(light.clip(0, 255).astype(np.uint8))
+    return ImageOps.colorize(ImageOps.autocontrast(gray, cutoff=1), *COLORS[name])
 
 
 def train_small(dataset: Path, epochs: int) -> list[float]:
@@ -112,7 +105,11 @@ def train_small(dataset: Path, epochs: int) -> list[float]:
     torch.manual_seed(0)
     split = Dataset(dataset)["train"]
     model = nn.Sequential(
-        *(_layer(inputs, outputs) for inputs, outputs in ((3, 16), (16, 32), (32, 64))),
+        *(
+            layer
+            for inputs, outputs in ((3, 16), (16, 32), (32, 64))
+            for layer in (nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+        ),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(64, len(GRAINS)),
@@ -144,11 +141,6 @@ def _noise(rng: np.random.Generator, height: int, width: int, across: float, pow
     noise = np.fft.irfft2(spectrum, (height, width))
     standard: np.ndarray = (noise - noise.mean()) / noise.std()
     return standard
-
-
-def _layer(inputs: int, outputs: int) -> nn.Module:
-    convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def _claim(folder: Path) -> None:

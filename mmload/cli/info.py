@@ -49,16 +49,16 @@ def info(
     with options.opened_at(dataset) as (folder, manifest):
         if rows or file is not None:
             asked = origins(folder, manifest, split, rows) if rows else rows_of(folder, manifest, split, file or "")
-            body, lines_of = [one._asdict() for one in asked], summary.of_origins
+            body, lines_of = [one._asdict() for one in asked], summary.origin_lines
         elif versions:
-            body, lines_of = versions_of(manifest, folder.path), summary.of_versions
+            body, lines_of = versions_of(manifest, folder.path), summary.version_lines
         else:
-            body, lines_of = facts(folder.title, manifest), summary.of_dataset
+            body, lines_of = facts(folder.title, manifest), summary.dataset_lines
     if as_json:
         print(json.dumps(msgspec.to_builtins(body), indent=1, ensure_ascii=True))
         return
     show(*lines_of(body))
-    if lines_of is summary.of_dataset:
+    if lines_of is summary.dataset_lines:
         warn(summary.warnings(manifest))
 
 

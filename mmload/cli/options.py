@@ -135,8 +135,8 @@ def training_of(augment: str | None, classes: int) -> Training:
     if augment in presets.__all__:
         make = getattr(presets, augment)
         if "num_classes" in inspect.signature(make).parameters:  # it mixes labels
-            return Training(recipe=f"{augment}(num_classes={classes})", made=make(num_classes=classes))
-        return Training(recipe=f"{augment}()", made=make())
+            return Training(preset=f"{augment}(num_classes={classes})", made=make(num_classes=classes))
+        return Training(preset=f"{augment}()", made=make())
     try:
         return Training(steps=augment, made=Collate(*steps_of(augment)))
     except (TypeError, ValueError) as error:

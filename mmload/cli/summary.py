@@ -25,16 +25,16 @@ _REASONS = 3
 _CLASSES = 6
 
 
-def of_report(report: PartReport) -> str:
+def report_text(report: PartReport) -> str:
     """Returns the line on what a build, an update or a part of one has done."""
     from mmload.builder.pipeline import BuildReport, UpdateReport
 
     if isinstance(report, UpdateReport):
-        return _of_update(report)
-    return _of_build(report) if isinstance(report, BuildReport) else _of_part(report)
+        return _update_text(report)
+    return _build_text(report) if isinstance(report, BuildReport) else _part_text(report)
 
 
-def _of_build(report: BuildReport) -> str:
+def _build_text(report: BuildReport) -> str:
     """Formats the number of images that a build stored, and its rate."""
     if not report.built:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
@@ -46,7 +46,7 @@ def _of_build(report: BuildReport) -> str:
     return f"built {report.out}: {rate}{_skipped(report)}{resumed}"
 
 
-def _of_update(report: UpdateReport) -> str:
+def _update_text(report: UpdateReport) -> str:
     """Formats what an update found, and its version."""
     if not report.needed:
         return f"{report.out} is up to date: nothing to do"
@@ -58,7 +58,7 @@ def _of_update(report: UpdateReport) -> str:
     return f"{updated}: {_changes(made)}{_skipped(report)}{gone}"
 
 
-def _of_part(report: PartReport) -> str:
+def _part_text(report: PartReport) -> str:
     """Formats the number of images that a part of a build stored, and whether the dataset is complete."""
     built = f"built {counted(report.built - report.skipped, 'image')} in {report.seconds:.1f} s{_skipped(report)}"
     if report.manifest is not None:
@@ -74,13 +74,13 @@ def _skipped(report: PartReport) -> str:
     return f", {report.skipped:,} left out" if report.skipped else ""
 
 
-def of_origins(origins: Sequence[Mapping[str, Any]]) -> list[str]:
+def origin_lines(origins: Sequence[Mapping[str, Any]]) -> list[str]:
     """Formats rows and the samples that they were made of."""
     sizes = (f", {one['size'][1]} x {one['size'][0]} pixels" if one["size"] else "" for one in origins)
     return [f"{one['split']} {one['row']}: {one['id']}{size}" for one, size in zip(origins, sizes, strict=True)]
 
 
-def of_versions(versions: Sequence[VersionRecord]) -> list[str]:
+def version_lines(versions: Sequence[VersionRecord]) -> list[str]:
     """Formats the versions of a dataset, the latest first, as a table."""
     head = ("version", "time (UTC)", "change", "added", "changed", "removed", "contents")
     rows = [
@@ -95,7 +95,7 @@ def of_versions(versions: Sequence[VersionRecord]) -> list[str]:
     ]
 
 
-def of_dataset(facts: Mapping[str, Any]) -> list[str]:
+def dataset_lines(facts: Mapping[str, Any]) -> list[str]:
     """Returns the lines of ``mmload info``, 80 columns wide but for paths: origin, splits, checks."""
     splits = counted(len(facts["splits"]), "split")
     lines = [f"{facts['path']}: {counted(facts['rows'], 'row')} in {splits}, {bytes_text(facts['bytes'])}"]
@@ -103,18 +103,18 @@ def of_dataset(facts: Mapping[str, Any]) -> list[str]:
     recipe["source"] += f"; fingerprint {facts['fingerprint'][:16]}"
     for label, text in recipe.items():
         lines += _labeled(label, text)
-    lines += of_splits(facts)
+    lines += split_lines(facts)
     for name, result in facts["checks"].items():
         lines += _labeled(name, check_text(name, result))
     return lines
 
 
-def of_splits(facts: Mapping[str, Any]) -> list[str]:
+def split_lines(facts: Mapping[str, Any]) -> list[str]:
     """Returns rows, fields, statistics, classes, omissions and notes of the build, split by split."""
-    return [line for name, split in facts["splits"].items() for line in _of_split(name, split)]
+    return [line for name, split in facts["splits"].items() for line in _lines_of_split(name, split)]
 
 
-def of_passed_check(path: Path, manifest: Manifest, source: str | None) -> str:
+def passed_check_text(path: Path, manifest: Manifest, source: str | None) -> str:
     """Formats the result of a passed check, with the source if it was compared; lists omitted samples."""
     line = f"{path} is whole" + (f" and equals {source}" if source is not None else "")
     left_out = "; ".join(text for name in manifest.splits if (text := _left_out(path, manifest, name)))
@@ -135,7 +135,7 @@ def warnings(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
+def _lines_of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     stored = f"{bytes_text(split['bytes'])} in {counted(split['shards'], 'shard')}"
     size = stored if split["subset_of"] is None else f"a subset of {split['subset_of']}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
@@ -164,7 +164,9 @@ def _classes(classes: list[dict[str, Any]]) -> list[str]:
     rows_known = any(counts)  # boxes and masks have classes of which no row is counted
     shown = [one["name"] + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
     more = f", ... ({len(classes) - _CLASSES:,} more; all with --json)" if len(classes) > _CLASSES else ""
-    spread = f"{min(counts):,} to {max(counts):,} rows a class: " if rows_known and len(counts) > _CLASSES else ""
+    fewest, most = min(counts, default=0), max(counts, default=0)
+    size = counted(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"
+    spread = f"{size} per class: " if rows_known and len(counts) > _CLASSES else ""
     return _labeled("classes", spread + ", ".join(shown) + more, indent=4)
 
 

@@ -1,8 +1,10 @@
-"""What a command shows, and how it ends: results, what it is doing, one-line errors, Ctrl-C, files of results.
+"""What a command shows, what it is doing, and how it ends, in three parts.
 
-What it is doing stands on stderr: after a second, then at once on a terminal, and every ten seconds in a log. A text
-stays until :func:`shown` takes it back, as the user sees a result, a note or an error then. On a terminal it is one
-line that is drawn over, and erased at last; elsewhere it is a line of its own each time. The environment variable
+Results and errors: lines of results, one line for each error, files of results.
+
+What the program is doing stands on stderr: after a second, then at once on a terminal, and every ten seconds in a log.
+A text stays until :func:`shown` takes it back, as the user sees a result, a note or an error then. On a terminal it is
+one line that is drawn over, and erased at last; elsewhere it is a line of its own each time. The environment variable
 ``MMLOAD_QUIET`` switches these lines off, as for a job whose log should hold results only. tqdm formats counts. It
 would draw when a count changes; these lines also come while nothing counts: during imports, and between two steps of
 which each takes minutes.
@@ -263,8 +265,8 @@ def _write(text: str) -> None:
 
 
 INTERRUPTED = 130  # a shell's exit code for SIGINT
-_ENDED = 143
-_RESENT_S = 0.01
+_ENDED = 143  # that for SIGTERM
+_RESENT_S = 0.01  # so that the deletion in which a signal was lost is over
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -44,7 +44,10 @@ def verify(
     if source is not None:
         checks.recipe_at(manifest, dataset, source, trust)  # before minutes of reading
     if repair:
-        _repair(dataset, source or "", trust, threads)
+        with interruptible("run the same command again to continue"):
+            repaired = checks.repair(dataset, source or "", trust=trust, threads=threads, progress=progress("repair"))
+        show(*(f"repaired: {fault}" for fault in repaired))
+        show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))
         return
     with interruptible("nothing was changed"):
         faults = checks.verify(dataset, version, progress=progress("verify", "B"))
@@ -59,17 +62,8 @@ def verify(
         if checks.is_updated(manifest):
             advice = "an updated dataset cannot be repaired; build it again with --overwrite"
         fail(f"{dataset}: {counted(len(faults), 'fault')}; {advice}", 1)
-    show(summary.of_passed_check(dataset, manifest, source))
+    show(summary.passed_check_text(dataset, manifest, source))
     warn(summary.warnings(manifest))
-
-
-def _repair(dataset: Path, source: str, trust: bool, threads: int | None) -> None:
-    from mmload.builder.verify import repair
-
-    with interruptible("run the same command again to continue"):
-        repaired = repair(dataset, source, trust=trust, threads=threads, progress=progress("repair"))
-    show(*(f"repaired: {fault}" for fault in repaired))
-    show(f"{dataset} is whole" + ("" if repaired else ", there was nothing to repair"))
 
 
 def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:

@@ -107,9 +107,9 @@ def report(
     write_result(out, text)
     if findings is not None:
         write_result(findings, listed)
-    copied = found.copied
+    across = sum(one.is_across for one in found.copied)
     show(
-        f"{out}: {counted(copied.count, 'picture')} in several rows, {copied.across:,} of them in two splits; "
+        f"{out}: {counted(len(found.copied), 'picture')} in several rows, {across:,} of them in two splits; "
         f"{counted(len(found.outliers), 'outlier')}"
     )
 

@@ -25,10 +25,9 @@ from mmload.loader.tiers import TIERS
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.resources import MOST_THREADS
-from mmload.store.dataset import Dataset
+from mmload.store.dataset import AnySplit, Dataset, View, view_of
 from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import sizes_of
-from mmload.store.split_views import AnySplit, View, view_of
 
 MOST_SEED = 2**64 - 1
 
@@ -258,7 +257,7 @@ def _extreme_sizes(view: View) -> Numbers:
     return extreme
 
 
-def returns_for(
+def resolve_returns(
     form: Form | None, collate: Any, split: AnySplit, fields: Sequence[str], device: torch.device, framed: bool = False
 ) -> Returns | None:
     """Returns the form of the batches; None: as the collate makes them.
@@ -279,7 +278,7 @@ def returns_for(
     return returns
 
 
-def device_for(device: torch.device | str | int | None, collate: object) -> torch.device:
+def resolve_device(device: torch.device | str | int | None, collate: object) -> torch.device:
     """Returns the given device (a number is that of a CUDA device), else the collate's, else the CPU.
 
     Raises:

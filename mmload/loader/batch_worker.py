@@ -34,9 +34,9 @@ from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of
 from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
+from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, shown_rows
 from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
-from mmload.store.split_views import View
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
@@ -92,7 +92,11 @@ class BatchSettings:
 
 
 class BatchWorker:
-    """Work of a loader's threads, which share memory, tier and device. Thread-safe."""
+    """Work of a loader's threads, which share memory, tier and device. Thread-safe.
+
+    Images come from a tier, or from the device. Beside them there are the ``_others``, of a fixed size or lists; those
+    of them with ``_large`` rows have tiers of their own; and ``_masks`` of variable size, which have one, too.
+    """
 
     def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
@@ -104,7 +108,13 @@ class BatchWorker:
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
         shapes = {name: split.fields[name].shape for name in self._others}
         self._composed = [] if self._composer is None else box_fields(shapes)
-        # Large rows beside the images, such as masks, come from maps of their files, too; small ones stay in memory.
+        # Arrays, of which a collate makes tensors once: each tensor that dies gives the interpreter lock away.
+        self._boxes = [
+            name
+            for name in (box_fields(shapes) if views and "images" in fields else ())
+            if split.reader.is_column(name) and split.fields[name].dtype != "bfloat16"
+        ]
+        # Beside the images, fields of large rows, such as masks, are read from maps of their files, too.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
         ranks = settings.ranks
         self._large: dict[str, HostTier] = {name: tier_of_files(split.reader.field(name), ranks) for name in large}
@@ -165,10 +175,12 @@ class BatchWorker:
     def _without_images(self, rows: Numbers, seeds: Numbers, tiles: Tiles | None = None) -> Batch:
         """Reads the rows' fields of fixed size, except images, into host memory.
 
-        Fields that will be composed of the tiles' are not read: others of their shape take their place.
+        Fields that will be composed of the tiles' are not read: other tensors of their shape take their place.
         """
-        composed = {} if tiles is None else {name: value[: len(rows)] for name, value in tiles.fields.items()}
-        fields = {name: self._read(name, rows) for name in self._others if name not in composed} | composed
+        others = {} if tiles is None else tiles.fields
+        composed = {name: value[: len(rows)] for name, value in others.items() if isinstance(value, Tensor)}
+        names = [name for name in self._others if name not in composed and name not in self._boxes]
+        fields = {name: self._read(name, rows) for name in names} | composed
         return make_batch(fields, len(rows), ids=torch.from_numpy(rows), seeds=torch.from_numpy(seeds))
 
     def _read(self, name: str, rows: Numbers) -> Tensor:
@@ -252,7 +264,10 @@ class BatchWorker:
             return None
         view = self._settings.view
         drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
-        fields = {name: self._read(name, drawn.numbers) for name in self._composed}
+        read = self._split.reader.values
+        fields: dict[str, Any] = {
+            name: (read if name in self._boxes else self._read)(name, drawn.numbers) for name in self._composed
+        }
         return Tiles(drawn, sizes_of(self._images.located(drawn.numbers)), fields)
 
     def _prepared(
@@ -268,7 +283,9 @@ class BatchWorker:
             sizes = sizes_of(self._images.located(rows))
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
-            more: dict[str, Any] = {} if tiles is None else {"tiles": tiles}
+            more: dict[str, Any] = {"tiles": tiles}
+            if tiles is None:
+                more = {"boxes": {name: self._split.reader.values(name, rows) for name in self._boxes}}
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),

@@ -1,4 +1,8 @@
-"""One pass over an epoch: batches that worker threads make a few ahead, in order; its position, and the state of it."""
+"""One pass over an epoch: batches that worker threads make a few ahead, in order; its position, and the state of it.
+
+An :class:`EpochIterator` advances the :class:`Position` of its pass. The :class:`Progress` of a loader refers to that
+of the pass that was begun last, and says where the next begins; a :data:`State` is what a checkpoint keeps of it.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +28,19 @@ from mmload.loader.order import Order, RowSelection, combine_occurrences
 from mmload.loader.samplers import SamplerOrder
 from mmload.runtime.random_words import FACTORS
 from mmload.runtime.resources import single_op_threads
+from mmload.store.dataset import AnySplit, View
 from mmload.store.row_numbers import Numbers, as_integer
-from mmload.store.split_views import AnySplit, View
 
 State = dict[str, int | str]
+"""State of a loader: the epoch, its used samples, and what two loaders must share for one to continue the other's."""
 
-_OPTIONAL = ("subset", "sampler", "version")
-_OF_VERSION = ("rows", "dataset")  # what another version of a dataset may have otherwise
+_REQUIRED, _OPTIONAL = ("rows", "seed", "order", "dataset"), ("subset", "sampler", "version")
+_OF_VERSION = ("version", "rows", "dataset", "subset")  # what another version of a dataset may have otherwise
+_ADVICE = {
+    "version": "open that version, as in mmload.open(path, version=N), or give other_version=True",
+    "subset": "resume with the same rows; None is all of them",
+    "sampler": "resume with the same rows, or with a sampler of the same length",
+}
 
 
 @dataclass
@@ -105,110 +115,46 @@ class Progress:
         return self._pass, self.epoch > self._pass.epoch
 
 
-@dataclass(frozen=True, kw_only=True)
-class OrderIdentity:
-    """Properties that two loaders must share for one to continue an epoch of the other.
-
-    Attributes:
-        order: the kind of order, with its block sizes or the sampler's class.
-        rows: number of rows.
-        seed: seed of the loader.
-        dataset: a digest of what the rows are made of.
-        subset: a digest of the subset's rows; None: all rows.
-        sampler: a digest of a sampler's rows, or how many it yields; None: no sampler.
-        version: number of the dataset's version; None: of several datasets.
-    """
-
-    order: str
-    rows: int
-    seed: int
-    dataset: int
-    subset: int | None
-    sampler: int | None
-    version: int | None = None
-
-
-def state_of(epoch: int, samples: int, identity: OrderIdentity) -> State:
-    """Returns the state as a flat dict: an epoch, and its samples that all ranks together have used.
-
-    Keys that do not apply are left out.
-    """
-    state: State = {"epoch": epoch, "samples": samples, **_required(identity)}
-    optional = {name: getattr(identity, name) for name in _OPTIONAL}
-    return state | {name: value for name, value in optional.items() if value is not None}
-
-
 def position_in(
-    state: Mapping[str, object], identity: OrderIdentity, *, length: int, other_version: bool = False
+    state: Mapping[str, object], identity: State, *, length: int, other_version: bool = False
 ) -> tuple[int, int]:
     """Returns the epoch of a state, and how many of its samples are used, of ``length`` of all ranks together.
 
-    ``other_version`` continues with other rows, such as those of another version of the dataset.
+    ``other_version`` continues with other rows, such as those of another version of the dataset. The rows of a sampler
+    are not compared, as they may change between epochs.
 
     Raises:
-        ValueError: if it is not such a state, or the state of a loader with another order or other rows. The rows of a
-            sampler are not compared: see :func:`check_sampler`.
+        ValueError: if it is not such a state, or the state of a loader with another order or other rows.
     """
-    expected = _required(identity)
-    required = ("epoch", "samples", *expected)
+    required = ("epoch", "samples", *_REQUIRED)
     if not isinstance(state, Mapping) or set(state) - set(_OPTIONAL) != set(required):
         keys = sorted(map(str, state)) if isinstance(state, Mapping) else state
         raise ValueError(f"the state has {keys!r}, expected {', '.join(required)}; give what state_dict() returned")
-    if not other_version and "version" in state and _integer("version", state["version"]) != identity.version:
-        raise ValueError(
-            f"the state is of version {state['version']!r} of the dataset, this loader reads version "
-            f"{identity.version}; open that one, as in mmload.open(path, version={state['version']!r}), or give "
-            "other_version=True"
-        )
-    for name, expected_value in expected.items():
-        if other_version and name in _OF_VERSION:
-            continue
-        got: object = state[name] if name == "order" else _integer(name, state[name])
-        if got != expected_value:
-            raise ValueError(
-                f"the state has {name} {shown(state[name])}, this loader has {expected_value!r}; resume with the same"
-            )
-    if state.get("subset") != identity.subset and not other_version:
-        raise ValueError(
-            f"the state is of {_shown(state.get('subset'))}, this loader reads {_shown(identity.subset)}; "
-            "resume with the same rows"
-        )
-    epoch, samples = (_integer(name, state[name]) for name in ("epoch", "samples"))
-    if other_version:
-        samples = min(samples, length)
-    if samples > length:
+    for name in ("version", *_REQUIRED, "subset"):
+        if not (other_version and name in _OF_VERSION):
+            check_same(name, state, identity)
+    numbers = {name: as_integer(state[name]) for name in ("epoch", "samples")}
+    for name, number in numbers.items():
+        if number is None or number < 0:
+            raise ValueError(f"the state has {name} {shown(state[name])}, expected an integer from 0")
+    epoch, samples = (number or 0 for number in numbers.values())
+    if samples > length and not other_version:
         raise ValueError(f"the state has samples {samples}, an epoch has {length}; resume with the same order")
-    return epoch, samples
+    return epoch, min(samples, length)
 
 
-def check_sampler(state: Mapping[str, object], identity: OrderIdentity) -> None:
-    """Checks that an epoch continues with the same rows; raises ValueError. A list may change only between epochs."""
-    if state.get("sampler") != identity.sampler:
-        raise ValueError(
-            f"the state is in the middle of an epoch of sampler {state.get('sampler')}, this loader has "
-            f"{identity.sampler}; resume with the same rows, or with a sampler of the same length"
-        )
+def check_same(name: str, state: Mapping[str, object], identity: State) -> None:
+    """Checks that a state and a loader have the same under a name; raises ValueError, with advice."""
+    given, own = state.get(name), identity.get(name)
+    if (given if name == "order" else as_integer(given)) != own:
+        advice = _ADVICE.get(name, "resume with the same")
+        raise ValueError(f"the state has {name} {shown(given)}, this loader has {own!r}; {advice}")
 
 
 def seed_in(state: Mapping[str, object], default: int) -> int:
     """Returns the seed of a state; the default if it has none that a loader can have."""
     seed = as_integer(state.get("seed")) if isinstance(state, Mapping) else None
     return seed if seed is not None and 0 <= seed < 2**64 else default
-
-
-def _required(identity: OrderIdentity) -> State:
-    return {"rows": identity.rows, "seed": identity.seed, "order": identity.order, "dataset": identity.dataset}
-
-
-def _integer(name: str, value: object) -> int:
-    number = as_integer(value)
-    if number is None or number < 0:
-        raise ValueError(f"the state has {name} {shown(value)}, expected an integer from 0")
-    return number
-
-
-def _shown(subset: object) -> str:
-    return "all rows" if subset is None else f"subset {subset!r}"
 
 
 _POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few

@@ -29,14 +29,14 @@ from mmload.loader.arguments import (
     check_collate,
     check_decode,
     check_variable_size,
-    device_for,
     needs_agreement,
     rendering_device,
     resolve_collate,
+    resolve_device,
     resolve_fields,
     resolve_order,
+    resolve_returns,
     resolve_view,
-    returns_for,
     torch_seed,
 )
 from mmload.loader.batch_worker import BatchSettings, BatchWorker, LoadingStatistics
@@ -44,17 +44,15 @@ from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
     EpochIterator,
-    OrderIdentity,
     Position,
     Progress,
     State,
     WorkerPool,
     begin_prefetch,
     beginning,
-    check_sampler,
+    check_same,
     position_in,
     seed_in,
-    state_of,
 )
 from mmload.loader.order import (
     EpochOrder,
@@ -168,7 +166,7 @@ class Loader:
         self.batch_size, self.drop_last = batch_size, drop_last
         self.seed = torch_seed() if seed is None else seed
         self.collate = made = resolve_collate(collate)
-        self.device = device_for(device, made)
+        self.device = resolve_device(device, made)
         self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
         self.prefetch = prefetch
         self._named = resolve_order(shuffle, order)
@@ -182,7 +180,7 @@ class Loader:
         self._order = self._made_order(ranks or distributed_ranks() or (0, 1), tail)
         self._follows_torch = seed is None
         self._has_to_agree = seed is None and needs_agreement(self._order, made)
-        self._returns = returns_for(returns, made, self.split, names, self.device, framed)
+        self._returns = resolve_returns(returns, made, self.split, names, self.device, framed)
         check_collate(made, view, names, framed)
         self._listed_again = None if view.chosen is None else occurrences_in(view.chosen, len(view.rows))
         self._settings = BatchSettings(
@@ -297,7 +295,7 @@ class Loader:
         if (samples or is_begun) and not self._batches_in(self._order.most_remaining(samples)):
             samples = self._order.length  # what drop_last and tail leave out would make batches under other settings
             epoch += not samples
-        return state_of(epoch, samples, self._identity())
+        return {"epoch": epoch, "samples": samples, **self._identity()}
 
     def load_state_dict(self, state: State, *, other_version: bool = False) -> None:
         """Continues where ``state`` was taken; the number of ranks and the batch size may have changed since.
@@ -315,13 +313,13 @@ class Loader:
         """
         order, identity = self._order, self._identity()
         if self._follows_torch:
-            identity = replace(identity, seed=seed_in(state, self.seed))
+            identity["seed"] = seed_in(state, self.seed)
         saved = epoch, samples = position_in(state, identity, length=self._order.length, other_version=other_version)
         if samples and not self._batches_in(order.most_remaining(samples)):
             epoch, samples = epoch + 1, 0
         elif samples and not other_version:
-            check_sampler(state, identity)
-        self._use_seed(identity.seed)
+            check_same("sampler", state, identity)
+        self._use_seed(int(identity["seed"]))
         self._progress.resume(saved, epoch, samples)
 
     def stats(self) -> dict[str, Any]:
@@ -368,17 +366,13 @@ class Loader:
         own = {"_progress": deepcopy(self._progress), "_counts": replace(self._counts)}
         return {**self.__dict__, "_pool": None, **own}
 
-    def _identity(self) -> OrderIdentity:
-        order = self._order
-        return OrderIdentity(
-            order=order.identity,
-            rows=order.rows,
-            seed=self.seed,
-            dataset=self.split.digest,
-            subset=self._view.subset,
-            sampler=order.digest if isinstance(order, SamplerOrder) else None,
-            version=self.split.version,
-        )
+    def _identity(self) -> State:
+        """Returns what another loader must have in common to continue an epoch; keys that do not apply are left out."""
+        order, split = self._order, self.split
+        own: State = {"rows": order.rows, "seed": self.seed, "order": order.identity, "dataset": split.digest}
+        sampler = order.digest if isinstance(order, SamplerOrder) else None
+        more = {"subset": self._view.subset, "sampler": sampler, "version": split.version}
+        return own | {name: value for name, value in more.items() if value is not None}
 
     def _batches_in(self, rows: int) -> int:
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)

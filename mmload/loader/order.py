@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from mmload.errors import UsageError, bytes_text, counted
 from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, permute_words, signed
 from mmload.runtime.resources import local_ranks
+from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, row_blocks
-from mmload.store.split_views import View
 
 TAILS = ("exact", "pad", "drop")
 
@@ -400,7 +400,7 @@ def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
     return chunk_order(joined, CHUNKS, seed)
 
 
-WINDOW = 64
+BATCHES_SORTED = 64
 """Batches that are sorted together: a larger window makes batches more alike, and less random."""
 
 
@@ -424,7 +424,7 @@ class _Buckets:
 
     def rows_at(self, positions: Words, epoch: int) -> tuple[Words, Words | None]:
         """Returns the rows of the other order, sorted by aspect within windows."""
-        span = self.size * WINDOW
+        span = self.size * BATCHES_SORTED
         windows = positions // np.uint64(span)
         rows = np.empty_like(positions)
         occurrences: Words | None = None

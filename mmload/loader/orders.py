@@ -27,8 +27,8 @@ from mmload.loader.order import (
     shuffled,
 )
 from mmload.runtime.random_words import GOLDEN, MAX_ROWS, Words, key_of, keys_of, mix_word, permute_words
+from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, as_integer, row_blocks, row_numbers, rows_digest
-from mmload.store.split_views import View
 
 _DRAW, _CLASS, _MEMBER, _PART, _OF_PART = 5, 6, 7, 8, 9  # purposes of keys; the shuffles have 1 to 4
 

@@ -34,9 +34,10 @@ from mmload.render.kernel_arguments import (
 from mmload.runtime.host_memory import scratch, zeros
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
+from mmload.store.dataset import AnySplit
+from mmload.store.dataset_folder import MappedRows, Places, PreparedRows, RowMap
 from mmload.store.row_numbers import Numbers
-from mmload.store.row_reader import MappedRows, Places, PreparedRows, RowMap, Rows, copy_ranges
-from mmload.store.split_views import AnySplit
+from mmload.store.row_reader import Rows, copy_ranges
 from mmload.store.variable_rows import JPEG, check_jpeg
 
 TIERS = ("auto", "disk", "memory", "device")

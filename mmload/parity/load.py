@@ -19,10 +19,8 @@ from mmload.augment.collate import Collate
 from mmload.augment.step import Step
 from mmload.batch import Batch
 from mmload.loader import Loader
-from mmload.parity.differences import Tally, apart
-from mmload.parity.program_replay import Allowance, Items
-from mmload.parity.replay import Shape, StepDraws, drawn, followable, results
-from mmload.parity.report import Progress, Verdict
+from mmload.parity.replay import Allowance, Items, Shape, StepDraws, drawn, followable, results
+from mmload.parity.report import Progress, Tally, Verdict, apart
 from mmload.render.level_program import WARPS
 from mmload.store.dataset import Split
 

@@ -151,21 +151,17 @@ def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[s
     """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W]; None if the row is stored as pixels."""
     if not split.fields["images"].variable_size or reference.images is None:
         return None
-    images = split.reader.field("images")
-    if images.located(np.array([row]))["encoding"][0] != JPEG:
+    images, number, path = split.reader.field("images"), np.array([row]), reference.path
+    if images.located(number)["encoding"][0] != JPEG:
         return None
-    if store["encode"] == "source" and _is_file(read_rows(images, np.array([row])).bytes.tobytes(), reference.path):
+    stored = read_rows(images, number).bytes.tobytes()
+    if store["encode"] == "source" and path is not None and stored == read_regular(path):
         return reference.images
     file = io.BytesIO()
     picture: PIL.Image.Image = F.to_pil_image(reference.images)
     picture.save(file, "JPEG", quality=int(store["quality"]), subsampling="4:2:0")
     with PIL.Image.open(file) as image:
         return F.pil_to_tensor(image)  # type: ignore[no-any-return]  # torchvision is untyped here
-
-
-def _is_file(data: bytes, path: Path | None) -> bool:
-    """Returns whether a row is a file's own bytes."""
-    return path is not None and read_regular(path) == data
 
 
 def file_of(split: SourceSplit, index: int) -> Path | None:

@@ -1,4 +1,4 @@
-"""Runs the complete check: the store against its source, and the loader against torchvision.
+"""Runs the complete check: the dataset against its source, and the loader against torchvision.
 
 Takes a dataset, the folder that it was built from, and optionally a collate, and returns a report. It never prints and
 never writes.

@@ -17,9 +17,8 @@ from torch import Tensor
 from torchvision.datasets.folder import find_classes
 
 from mmload.errors import SampleError, SourceError, StoreError, counted
-from mmload.parity.differences import Tally, apart
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
-from mmload.parity.report import Progress, Verdict
+from mmload.parity.report import Progress, Tally, Verdict, apart
 from mmload.runtime.random_words import permuted
 from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import in_threads

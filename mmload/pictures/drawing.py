@@ -278,11 +278,9 @@ def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
     A JPEG is smaller and not exact, for pages with many photographs; else it is a PNG.
     """
     place = data_url(image, "JPEG", quality=82) if jpeg else data_url(image, "PNG")
-    size = f'width="{image.width}" height="{image.height}"'
-    return f'<img {size} alt="{escape(description, quote=True)}" src="{place}">'
+    return f'<img width="{image.width}" height="{image.height}" alt="{escape(description, quote=True)}" src="{place}">'
 
 
 def data_url(image: Image.Image, form: str, **options: Any) -> str:
     """Writes a picture as a URL that contains it, encoded as :func:`encoded` does it."""
-    data = base64.b64encode(encoded(image, form, **options)).decode("ascii")
-    return f"data:image/{form.lower()};base64,{data}"
+    return f"data:image/{form.lower()};base64,{base64.b64encode(encoded(image, form, **options)).decode('ascii')}"

@@ -8,11 +8,13 @@
     CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.incoming    locked by the process that fetches it
 
 A chunk is an immutable file: it is renamed in when it is complete and durable. The system keeps an unlinked file for
-whoever has it mapped, so a reader sees a whole chunk or none. An epoch reads each chunk once, so with room for a share
-of the data it is best to keep that share and to let the rest pass: what was used longest ago would be needed as soon as
-anything else. Chunks leave for others only if no process has their dataset open, or none has used them since the epoch
-before this one began. The count is raised before a chunk comes and lowered after one has gone, so a process that is
-killed leaves it too high, never too low; the next opening counts anew. Only files with such names are ever removed.
+whoever has it mapped, so a reader sees a whole chunk or none.
+
+An epoch reads each chunk once. So the chunks that fit stay, and every other one is removed after its use: to evict the
+one that was used longest ago would evict what the next epoch needs first. A chunk that stays is removed for another one
+only if no process has its dataset open, or none has used it since the epoch before this one began. The count is raised
+before a chunk comes and lowered after one has gone, so a process that is killed leaves it too high, never too low; the
+next opening counts anew. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 from typing import BinaryIO
 from weakref import WeakValueDictionary
 
-from mmload.errors import StoreError, UsageError, bytes_text
+from mmload.errors import StoreError, UsageError
 from mmload.runtime.durable_files import file_lock, lock, open_lock, write_atomically
 from mmload.runtime.regular_files import open_regular, write_at
 
@@ -208,26 +210,12 @@ def size_of(path: str) -> int:
         return 0
 
 
-_FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()
+_FOLDERS: WeakValueDictionary[tuple[Path, int | None], CacheFolder] = WeakValueDictionary()
 
 
 def cache_folder(path: Path, limit: int | None) -> CacheFolder:
-    """Returns the cache at a path: one object for all datasets of this process.
-
-    Raises:
-        UsageError: if it is open with another limit, or as :class:`CacheFolder`.
-        StoreError: as :class:`CacheFolder`.
-    """
-    folder = _FOLDERS.get(path)
+    """Returns the cache at a path: one object for all datasets of this process; raises what it does."""
+    folder = _FOLDERS.get((path, limit))
     if folder is None:
-        folder = _FOLDERS[path] = CacheFolder(path, limit)
-    if folder.limit != limit:
-        raise UsageError(
-            f"the cache {path} is open in this process with cache_limit={_limit_text(folder.limit)}, not "
-            f"{_limit_text(limit)}; give the same limit to all datasets that share a cache"
-        )
+        folder = _FOLDERS[path, limit] = CacheFolder(path, limit)
     return folder
-
-
-def _limit_text(limit: int | None) -> str:
-    return "None" if limit is None else bytes_text(limit)

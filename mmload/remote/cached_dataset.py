@@ -21,13 +21,12 @@ from mmload.remote.object_store import Objects, check_parallel, in_parallel
 from mmload.runtime.regular_files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
-from mmload.store.dataset_folder import Folder, OpenedFile
-from mmload.store.field_rows import FieldRows, LocalFiles
+from mmload.store.dataset_folder import Folder, OpenedFile, Places
 from mmload.store.manifest import BYTES, FileRecord, Manifest, parts_of
 from mmload.store.row_numbers import Numbers
-from mmload.store.row_reader import Places, Rows, copy_ranges
+from mmload.store.row_reader import FieldRows, LocalFiles, Rows, copy_ranges
 
-Take = Callable[[int, int], Numbers]
+RowsAt = Callable[[int, int], Numbers]
 """(start, stop) -> the rows at these positions of this rank in an epoch, int64; fewer where it ends."""
 
 _AT_ONCE = 4096
@@ -215,7 +214,7 @@ class CachedSplit(Split):
             return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
         return np.zeros(len(rows), np.int64)
 
-    def prefetch(self, fields: Sequence[str], take: Take) -> Prefetch:
+    def prefetch(self, fields: Sequence[str], take: RowsAt) -> Prefetch:
         """Prefetches what an epoch reads, in its order, until the result is collected."""
         return Prefetch([(self.reader.field(name), chunks) for name, chunks in self.maps(fields).items()], take)
 
@@ -238,7 +237,7 @@ def open_cached(
 class Prefetch:
     """Prefetch of an epoch of fields, until this is collected."""
 
-    def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: Take) -> None:
+    def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: RowsAt) -> None:
         self._coming = [(chunks, _needed(rows, chunks, take)) for rows, chunks in fields]
         for chunks, coming in self._coming:
             chunks.begin_epoch(coming)
@@ -248,7 +247,7 @@ class Prefetch:
             chunks.end_prefetch(coming)
 
 
-def _needed(rows: Rows, chunks: ChunkMap, take: Take) -> Iterator[int]:
+def _needed(rows: Rows, chunks: ChunkMap, take: RowsAt) -> Iterator[int]:
     """Yields the chunks that an epoch needs, in the order in which some positions at a time need them first."""
     now = 0
     while len(numbers := take(now, now + _AT_ONCE)):

@@ -7,11 +7,9 @@ released, or given up and collected: then until the next one is prepared.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import mmap
 import os
-import sys
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
@@ -25,10 +23,12 @@ import numpy as np
 
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.chunk_files import ChunkFiles
+from mmload.remote.chunks import ChunkSpan
+from mmload.store.dataset_folder import MappedRows, Places, PreparedRows, map_over, reserved
 from mmload.store.row_numbers import Numbers
-from mmload.store.row_reader import MappedRows, Places, PreparedRows, reserved, system_mmap
 
 NOW, AHEAD, _END = 0, 1, 2
+"""Urgency of a task; the least comes first."""
 
 Task = tuple[int, int, "Future[None]", Callable[[], None]]
 
@@ -87,9 +87,6 @@ MOST_IDLE = WINDOW + 16
 """Chunks of a field that stay mapped without use, so that the slowest thread still finds those of its window."""
 
 _PAGE = mmap.PAGESIZE
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40
-_OVER = mmap.MAP_PRIVATE | 0x10 | _NO_RESERVE  # MAP_FIXED, which the mmap module does not have
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
 
 class ChunkMap(MappedRows):
@@ -226,7 +223,7 @@ class ChunkMap(MappedRows):
         try:
             handle = self.files.open(place)
             try:
-                self._map(place.place - place.padding, place.stored_bytes, handle)
+                self._map(place, handle)
             finally:
                 os.close(handle)
             if urgency == AHEAD and self._pages.can_populate():
@@ -254,12 +251,10 @@ class ChunkMap(MappedRows):
         for chunk in idle[: max(0, len(idle) - MOST_IDLE)]:
             del self._mapped[chunk]
             place = self.chunks.each[chunk]
-            self._map(place.place - place.padding, place.stored_bytes, None)
+            self._map(place, None)
             self.files.end_use(place)
 
-    def _map(self, first: int, length: int, handle: int | None) -> None:
-        """Maps a file over its place, or nothing."""
-        kind = _OVER if handle is not None else _OVER | mmap.MAP_ANONYMOUS
-        address = self.memory.ctypes.data + first
-        if system_mmap()(address, length, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
-            raise StoreError(f"cannot map a file of {self.files.folder.path} ({os.strerror(ctypes.get_errno())})")
+    def _map(self, place: ChunkSpan, handle: int | None) -> None:
+        """Maps the file of a chunk over its place, or nothing."""
+        address = self.memory.ctypes.data + place.place - place.padding
+        map_over(address, place.stored_bytes, handle, self.files.folder.path)

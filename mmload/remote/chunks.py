@@ -25,10 +25,9 @@ from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.object_store import Objects
 from mmload.runtime.regular_files import open_regular
 from mmload.store.checksum import crc32
-from mmload.store.dataset_folder import DatasetFile
+from mmload.store.dataset_folder import DatasetFile, Places
 from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, SplitRecord, file_name, loads
 from mmload.store.row_numbers import Numbers
-from mmload.store.row_reader import Places
 from mmload.store.versions import version_file, version_of
 
 CHUNK_BYTES = 16 * 2**20
@@ -177,6 +176,16 @@ def parse_checksums(content: bytes | memoryview, record: FileRecord, count: int)
     return sums[1:].astype(np.uint32) if f"{total:08x}" == record.crc32 else None
 
 
+def current_manifest(objects: Objects) -> Manifest | None:
+    """Reads the manifest of the dataset at a URL; None if there is none; raises as :func:`manifest_at`."""
+    try:
+        return loads(str(objects.get(FILE_NAME), "utf-8"), objects.url_of(FILE_NAME))
+    except RemoteMissingError:
+        return None
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{objects.url_of(FILE_NAME)} is not UTF-8 text; push the dataset again") from error
+
+
 def manifest_at(objects: Objects, version: int | None = None) -> Manifest:
     """Reads the manifest of the dataset at a URL, or of one of its versions.
 
@@ -184,15 +193,12 @@ def manifest_at(objects: Objects, version: int | None = None) -> Manifest:
         StoreError: if there is no complete dataset; VersionError, DamagedError: if its manifest is not one.
         RemoteError: if the store cannot be read.
     """
-    try:
-        current = loads(str(objects.get(FILE_NAME), "utf-8"), objects.url_of(FILE_NAME))
-    except RemoteMissingError as error:
+    current = current_manifest(objects)
+    if current is None:
         raise StoreError(
             f"there is no dataset at {objects.url}: it has no {FILE_NAME}, which a push writes last; "
             f"push one with: mmload push DATASET {objects.url}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DamagedError(f"{objects.url_of(FILE_NAME)} is not UTF-8 text; push the dataset again") from error
+        )
     if version is None or version == current.version:
         return current
     name = version_file(objects.url, version, current)

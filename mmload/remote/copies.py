@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from mmload.errors import DamagedError, MmloadError, RemoteMissingError, StoreError, UsageError
-from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, manifest_at, parse_checksums
+from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
+from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, manifest_at, parse_checksums
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.durable_files import (
@@ -35,8 +35,8 @@ from mmload.runtime.durable_files import (
 from mmload.runtime.regular_files import open_regular, write_at
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_again, open_folder
-from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, loads, read
-from mmload.store.versions import kept_manifests, versions_of
+from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
+from mmload.store.versions import versions_of
 
 MARK = "dataset.pushing"
 
@@ -73,7 +73,7 @@ def push(
 
     Args:
         dataset: folder of the dataset.
-        url: destination, such as ``s3://bucket/photos-256``; nothing but versions of the dataset may be there.
+        url: destination, such as ``s3://bucket/photos-256``: empty, or where a version of the dataset was pushed.
         version: number of the version to copy; None: the current one.
         parallel: number of concurrent requests.
         progress: called with (bytes done, bytes in all).
@@ -89,7 +89,7 @@ def push(
     folder, manifest = open_folder(dataset, version)
     root = folder.path
     files = list(dataset_files(manifest))
-    listed, there = _listed(objects, root, manifest)
+    listed, there = _listed(objects, manifest)
     looked_at = in_parallel(lambda file: (file, _is_there(objects, root, listed, file)), files, parallel)
     missing = [file for file, is_there in looked_at if not is_there]
     complete = FILE_NAME in listed and not missing
@@ -99,7 +99,7 @@ def push(
     copied = _copied(files, missing, pushed, progress)
     if not complete:
         open_again(root, manifest.version, manifest.contents)
-        now = _manifest_there(objects)
+        now = current_manifest(objects)
         if now is None or now.contents != manifest.contents:  # else another push of this version has ended
             if (now and now.contents) != (there and there.contents):
                 raise MmloadError(f"{objects.url} was changed by another push meanwhile; run the same command again")
@@ -124,56 +124,28 @@ def _copied(
     return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
 
 
-def _manifest_there(objects: Objects) -> Manifest | None:
-    """Returns the manifest of the dataset at a URL; None if there is none."""
-    try:
-        return loads(str(objects.get(FILE_NAME), "utf-8"), objects.url_of(FILE_NAME))
-    except RemoteMissingError:
-        return None
-
-
 def _put_manifest(objects: Objects, name: str, manifest: Manifest) -> None:
     objects.put(name, manifest.dumps().encode("utf-8", "backslashreplace"))
 
 
-def _listed(objects: Objects, root: Path, manifest: Manifest) -> tuple[dict[str, int], Manifest | None]:
+def _listed(objects: Objects, manifest: Manifest) -> tuple[dict[str, int], Manifest | None]:
     """Returns the size of the existing objects, and the manifest of an earlier version that is there, or None.
 
     Raises:
-        UsageError: if an object does not belong to this dataset.
+        UsageError: if they are not from a push of a version of this dataset.
     """
-    kept = {version.contents for version in manifest.versions}
-    files = [file for each in kept_manifests(root, manifest) for file in dataset_files(each)]
-    own = {FILE_NAME, MARK, *(f"{VERSIONS}/{version.number}.json" for version in manifest.versions)}
     sizes = {found.name: found.size for found in objects.listed()}
-    there = manifest_at(objects) if FILE_NAME in sizes else None
-    if there is not None and there.contents in kept:
-        files += [file for each in (there, *_manifests_there(objects, sizes)) for file in dataset_files(each)]
-        own |= {name for name in sizes if name.startswith(f"{VERSIONS}/")}
-    own |= {name for file in files for name in (file.name, file.name + SUFFIX)}
-    for name in sizes:
-        if name not in own:
-            raise UsageError(f"{objects.url} holds {name}, which is not a file of this dataset; push to another URL")
     if not sizes:
         return sizes, None
-    if there is not None:
-        contents = there.contents
-    elif MARK in sizes:
-        contents = bytes(objects.get(MARK)).decode("ascii", "replace")
-    else:
+    there = current_manifest(objects)
+    if there is None and MARK not in sizes:
         raise UsageError(f"{objects.url} holds {next(iter(sizes))}, which is not from a push; push to another URL")
+    contents = there.contents if there is not None else bytes(objects.get(MARK)).decode("ascii", "replace")
     if contents == manifest.contents:
         return sizes, None
-    if contents not in kept:
+    if contents not in [version.contents for version in manifest.versions]:
         raise UsageError(f"{objects.url} holds another dataset; push to another URL, or remove that one")
     return {name: size for name, size in sizes.items() if name != FILE_NAME}, there
-
-
-def _manifests_there(objects: Objects, names: Iterable[str]) -> Iterator[Manifest]:
-    """Yields the manifests of earlier versions that are at a URL; the dataset may have dropped some since."""
-    for name in names:
-        if name.startswith(f"{VERSIONS}/"):
-            yield loads(str(objects.get(name), "utf-8"), objects.url_of(name))
 
 
 def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:

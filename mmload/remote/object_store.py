@@ -36,26 +36,13 @@ PART_BYTES = 8 * 2**20
 """Bytes of a large object that one request reads or writes."""
 
 
-class Retries(NamedTuple):
-    """Limits for trying a failed request again.
-
-    The waits double. Each is multiplied by a random share, so that clients do not all come back at the same moment.
-
-    Attributes:
-        most: number of retries.
-        first_s: first wait in seconds.
-        longest_s: longest wait in seconds.
-        within_s: seconds after which no retry begins.
-    """
-
-    most: int = 8
-    first_s: float = 0.1
-    longest_s: float = 10.0
-    within_s: float = 120.0
-
-
-RETRIES = Retries()
-"""Default retries of a client."""
+RETRIES: dict[str, Any] = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=120),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
+}
+"""When obstore tries a failed request again: after ``retry_timeout`` no more. It multiplies each wait by a random
+share, so that clients do not all come back at the same moment."""
 
 
 class Found(NamedTuple):
@@ -79,9 +66,8 @@ class Objects:
         UsageError: if the URL is wrong, or obstore is not installed.
     """
 
-    def __init__(self, url: str, retries: Retries | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.location = location(url)
-        self._retries = RETRIES if retries is None else retries
         self._check_process()
         _obstore()
 
@@ -173,7 +159,7 @@ class Objects:
         """Calls ``do``. obstore retries refused, failed and interrupted requests."""
         self._check_process()
         try:
-            return do(_store(self.location.scheme, self.location.bucket, self._retries), self.location.key(name))
+            return do(_store(self.location.scheme, self.location.bucket), self.location.key(name))
         except Exception as error:
             raise self._error(name, verb, error) from error
 
@@ -219,36 +205,18 @@ def _obstore() -> Any:
 
 
 @cache
-def _store(scheme: str, bucket: str, retries: Retries) -> Any:
+def _store(scheme: str, bucket: str) -> Any:
     """Returns the store of a bucket, with its connections."""
     from obstore import store
 
     if scheme == "memory":
-        return _memory(bucket)
+        return store.MemoryStore()  # of this process, for tests
     if scheme == "file":
         return store.LocalStore()
-    waits = {
-        "init_backoff": timedelta(seconds=retries.first_s),
-        "max_backoff": timedelta(seconds=retries.longest_s),
-        "base": 2,
-    }
-    config: Any = {
-        "max_retries": retries.most,
-        "retry_timeout": timedelta(seconds=retries.within_s),
-        "backoff": waits,
-    }
     try:
-        return store.from_url(f"{scheme}://{bucket}/", retry_config=config)
+        return store.from_url(f"{scheme}://{bucket}/", retry_config=RETRIES)
     except Exception as error:
         raise RemoteError(f"cannot use {scheme}://{bucket} ({_reason(error)}); set the store's variables") from error
-
-
-@cache
-def _memory(bucket: str) -> Any:
-    """Returns the in-memory store of this name in this process, for tests."""
-    from obstore.store import MemoryStore
-
-    return MemoryStore()
 
 
 def _reason(error: Exception) -> str:

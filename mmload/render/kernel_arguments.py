@@ -145,7 +145,7 @@ class ImageLines(NamedTuple):
         _, channels, height, width = images.shape
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(len(indices))
         np.multiply(indices, channels * height * width, out=places["start"])
-        return cls(images.view(-1).numpy(), places)
+        return cls(images.numpy().reshape(-1), places)
 
     @classmethod
     def of_images(cls, images: Sequence[Tensor]) -> ImageLines:

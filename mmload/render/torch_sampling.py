@@ -70,7 +70,7 @@ def windows(plan: Plan) -> list[Window]:
     numbers = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
     flips = (np.zeros(plan.count, np.bool_) if flip is None else flip for flip in (plan.flip_x, plan.flip_y))
     turned = [(-1,) * x + (-2,) * y for x, y in zip(*(flip.tolist() for flip in flips), strict=True)]
-    return [Window(*one[:4], turn, Placed(*one[4:])) for one, turn in zip(numbers, turned, strict=True)]
+    return [Window._make([*one[:4], turn, Placed._make(one[4:])]) for one, turn in zip(numbers, turned, strict=True)]
 
 
 def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:

@@ -192,7 +192,7 @@ class _Arena:
     def __del__(self) -> None:
         while memory := self.head[MEMORY]:
             self.head[MEMORY] = ctypes.c_int64.from_address(memory).value
-            ctypes.CDLL(None).free(ctypes.c_void_p(memory))
+            ctypes.PyDLL(None).free(ctypes.c_void_p(memory))  # keeps the interpreter lock
 
 
 class _Threads(threading.local):

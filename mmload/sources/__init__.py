@@ -2,6 +2,19 @@
 
 The build knows sources only by the contracts below. :data:`SOURCES` lists them by name; other packages add theirs with
 :func:`register`, or with an entry point of the group ``mmload.sources``.
+
+A split must be a :class:`SourceSplit`. What else it may be, and what a build does without:
+
+===================== ============================================================================
+:class:`HasNotes`     the build has no notes of the source
+:class:`HasObjects`   the manifest says nothing of keypoints
+:class:`KnowsBoxes`   a sample is read to know whether there are boxes
+:class:`KnowsSizes`   some images are decoded to know their sizes
+:class:`Splittable`   each worker process gets the whole split
+:class:`ReadsBlocks`  samples are read one by one
+:class:`FetchesAhead` samples are fetched when they are read
+:class:`HasChecksums` the dataset cannot be updated
+===================== ============================================================================
 """
 
 from __future__ import annotations
@@ -14,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast, get_t
 
 from msgspec import Meta
 
-from mmload.errors import RecipeError, choices, did_you_mean
+from mmload.errors import RecipeError, SourceError, choices, did_you_mean
 from mmload.records import ObjectsRecord, Sample, checked
 from mmload.remote.urls import Location
 
@@ -66,7 +79,7 @@ class SourceSplit(Protocol):
 
 @runtime_checkable
 class HasNotes(Protocol):
-    """A split with notes for the user. Any split may implement this."""
+    """A split with notes for the user."""
 
     def notes(self) -> tuple[str, ...]:
         """Returns sentences for the build's summary: what was left out and why, and what looks wrong."""
@@ -74,7 +87,7 @@ class HasNotes(Protocol):
 
 @runtime_checkable
 class HasObjects(Protocol):
-    """A split that describes the objects in its images, such as their keypoints. Any split may implement this."""
+    """A split that describes the objects in its images, such as their keypoints."""
 
     def objects(self) -> ObjectsRecord:
         """Returns what the manifest says of them beside the names of their classes."""
@@ -82,7 +95,7 @@ class HasObjects(Protocol):
 
 @runtime_checkable
 class KnowsBoxes(Protocol):
-    """A split that knows whether its samples have boxes. Any split may implement this; of others a sample is read."""
+    """A split that knows whether its samples have boxes."""
 
     def has_boxes(self) -> bool:
         """Returns whether :meth:`SourceSplit.read` gives ``boxes``; cheap."""
@@ -90,7 +103,7 @@ class KnowsBoxes(Protocol):
 
 @runtime_checkable
 class KnowsSizes(Protocol):
-    """A split that knows the sizes of its images without decoding them; of others samples are read."""
+    """A split that knows the sizes of its images without decoding them."""
 
     def image_size(self, index: int) -> tuple[int, int] | None:
         """Returns (height, width) of an image as :meth:`SourceSplit.read` gives it; None of a sample without one.
@@ -102,7 +115,7 @@ class KnowsSizes(Protocol):
 
 @runtime_checkable
 class Splittable(Protocol):
-    """A split that can be sent to a worker process in parts; of any other split each worker gets all of it."""
+    """A split that can be sent to a worker process in parts."""
 
     def part(self, samples: Sequence[int]) -> SourceSplit:
         """Returns a split of only these samples, in this order; picklable and no larger than they are."""
@@ -110,7 +123,7 @@ class Splittable(Protocol):
 
 @runtime_checkable
 class ReadsBlocks(Protocol):
-    """A split whose samples are rows already. Any split may implement this; a build without transforms uses it."""
+    """A split whose samples are rows already, for a build without transforms."""
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Returns rows [start, stop): each field of :meth:`SourceSplit.read` as a tensor [stop - start, ...]."""
@@ -118,7 +131,7 @@ class ReadsBlocks(Protocol):
 
 @runtime_checkable
 class FetchesAhead(Protocol):
-    """A split whose samples take long to come. Any split may implement this; a build says what it reads next."""
+    """A split whose samples take long to come: a build says what it reads next."""
 
     def fetch_ahead(self, samples: Sequence[int]) -> None:
         """Starts to fetch samples that are read soon and in this order."""
@@ -126,7 +139,7 @@ class FetchesAhead(Protocol):
 
 @runtime_checkable
 class HasChecksums(Protocol):
-    """A split of files. Any split may implement this; a dataset of such samples can be updated."""
+    """A split of files."""
 
     def checksum(self, index: int) -> str:
         """Returns text that changes when the bytes of a sample's files do, which it reads; "" if that is unknown.
@@ -233,6 +246,33 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
         return factory(root, decoder, **checked_options)
     except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
         raise RecipeError(f"source {kind} cannot take one of its options ({error}): {dict(options)!r:.200}") from error
+
+
+def find_splits(
+    kind: str, root: Path | Location, decoder: Decoder, options: Mapping[str, Any]
+) -> Mapping[str, SourceSplit]:
+    """Returns the splits of a source, of which the arguments of :func:`make_source` are given.
+
+    Raises:
+        RecipeError: as for :func:`make_source`, and if an option does not go with what is there.
+        SourceError: if the source cannot be read, is not laid out as its kind says, or a split is empty or has no plain
+            name.
+    """
+    from mmload.store.manifest import is_name
+
+    source = make_source(kind, root, decoder, options)
+    try:
+        splits = source.splits()
+    except OSError as error:  # such as a folder that disappears while it is scanned
+        where, why = error.filename or root, error.strerror or error
+        raise SourceError(f"cannot read {where} ({why}); fix it, or remove it") from error
+    for name, split in splits.items():
+        if not is_name(name):
+            raise SourceError(f"{name!r:.60} is no name of a split; use letters, digits, _ and -")
+        if not len(split):
+            notes = split.notes() if isinstance(split, HasNotes) else ()
+            raise SourceError("; ".join((f"split {name} of {root} has no samples", *notes)))
+    return splits
 
 
 def without_defaults(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _INT64 = range(-(2**63), 2**63)
 _FLAGS: Mapping[str, bool] = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
 
 
-def number(value: object) -> float:
+def read_number(value: object) -> float:
     """Returns the finite number that a value stands for: a number, or a text of one.
 
     Raises:
@@ -35,21 +35,21 @@ def number(value: object) -> float:
     return found
 
 
-def integer(value: object) -> int:
+def read_integer(value: object) -> int:
     """Returns the integer of 64 bits that a value stands for: ``1``, ``1.0``, ``"1"`` or ``"1.0"``.
 
     Raises:
         ValueError: if it is none.
     """
     if isinstance(value, str):
-        value = int(value) if _DIGITS.fullmatch(value) else number(value)  # a text of 19 digits is no float
+        value = int(value) if _DIGITS.fullmatch(value) else read_number(value)  # a text of 19 digits is no float
     found = int(value) if isinstance(value, float) and value.is_integer() else value
     if type(found) is not int or found not in _INT64:
         raise ValueError(f"{shown(value)} is not an integer of 64 bits")
     return found
 
 
-def flag(value: object) -> bool:
+def read_flag(value: object) -> bool:
     """Returns the truth value that a value stands for: a truth value, 0, 1, a text of these, or None for false.
 
     Raises:

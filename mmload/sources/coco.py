@@ -32,7 +32,7 @@ from mmload.sources.coco_annotations import (
     objects_in,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import LocalTree, SampleFiles, inner_name, reading
+from mmload.sources.files import LocalTree, SampleFiles, inner_name
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
@@ -62,6 +62,7 @@ _BESIDE = "_annotations.coco.json"
 """Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
 
 _MOST_RUNS = 2**31
+_LAST_DIGIT = 30  # first bit of the last character of a compressed run
 _FACTORS = np.array([1, 256, 65536])  # of red, green and blue in the number of a segment
 
 
@@ -100,8 +101,7 @@ class CocoSource:
             raise RecipeError("exif_orient rotates the image but not its boxes; leave it out for COCO")
         self._root = Path(self.root)
         self._tree = LocalTree(self.root, self.allow_outside)
-        self._annotations = self._checked("annotations", self.annotations)
-        self._images = self._checked("images", self.images)
+        self._annotations, self._images = _table(self.annotations), _table(self.images)
 
     def splits(self) -> Mapping[str, CocoSplit]:
         """Returns the splits, train before the others.
@@ -110,32 +110,21 @@ class CocoSource:
             SourceError: if a folder or file is missing, an annotation file is damaged, or a link leads out of the root.
             RecipeError: if the annotation file has to be given.
         """
-        with reading(self._root):
-            self._tree.check_folder("", "the folder with the images' folders and annotations")
-            paths = self._files()
-            for path in paths.values():
-                self._tree.check(path)
-            files = {name: AnnotationFile(path, self.task, self.crowds) for name, path in paths.items()}
-            leave_out_groups(files.values())
-            splits = {name: self._split(name, file) for name, file in files.items()}
-            named = {
-                f"split {name}": (*split.classes, *map(str, split.objects().category_ids), *split.objects().keypoints)
-                for name, split in splits.items()
-                if any(files[name].objects)  # damaged ones may be of any class
-            }
-            check_same_classes(named, "list the same categories and keypoints in all annotation files")
-            note_doubles(splits, self._tree.notes())
-            return splits
-
-    def _checked(self, option: str, value: str | Mapping[str, str] | None) -> dict[str, str]:
-        """Returns a path, or a table of paths, as a table; the split of a single path is ""."""
-        table = {} if value is None else {"": value} if isinstance(value, str) else value
-        if not all(name == "" or is_name(name) for name in table):
-            raise RecipeError(f"{option} is {value!r:.80}; use a path, or a table of paths by split")
-        for path in table.values():
-            if inner_name(path) is None and path != "." and not self.allow_outside:
-                raise RecipeError(f"{option} is {path!r:.80}, which leaves the root; set allow_outside to follow it")
-        return dict(table)
+        self._tree.check_folder("", "the folder with the images' folders and annotations")
+        paths = self._files()
+        for path in paths.values():
+            self._tree.check(path)
+        files = {name: AnnotationFile(path, self.task, self.crowds) for name, path in paths.items()}
+        leave_out_groups(files.values())
+        splits = {name: self._split(name, file) for name, file in files.items()}
+        named = {
+            f"split {name}": (*split.classes, *map(str, split.objects().category_ids), *split.objects().keypoints)
+            for name, split in splits.items()
+            if any(files[name].objects)  # damaged ones may be of any class
+        }
+        check_same_classes(named, "list the same categories and keypoints in all annotation files")
+        note_doubles(splits, self._tree.notes())
+        return splits
 
     def _files(self) -> dict[str, Path]:
         """Returns the annotation file of each split."""
@@ -177,9 +166,7 @@ class CocoSource:
         raise SourceError(f"{self._root} has no folder {stems[0]} with the images of {file}; give images, the folder")
 
     def _split(self, name: str, read: AnnotationFile) -> CocoSplit:
-        if not read.images:
-            raise SourceError(f"{read.path} has no images")
-        folder = self._folder(name, read.path, read.images[0].file_name)
+        folder = self._folder(name, read.path, read.images[0].file_name if read.images else "")
         inside = f"{os.path.abspath(self._root / folder)}/"
         for image in read.images:
             image.file_name = image.file_name.replace("\\", "/").removeprefix(inside)  # tools on Windows
@@ -323,23 +310,22 @@ def decoded_runs(text: bytes) -> list[int]:
     """Decodes the compressed run lengths of pycocotools: differences of 5 bits per character, from "0" on.
 
     Raises:
-        ValueError: if the text ends in the middle of a number.
+        ValueError: if it has other characters or a larger number, or ends in the middle of one.
     """
-    codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
-    if not len(codes):
-        return []
-    is_last = (codes & 0x20) == 0
-    if not is_last[-1] or (codes < 0).any() or (codes > 63).any():
+    runs, value, shift = list[int](), 0, 0
+    for code in text:
+        digit = code - 48
+        if not 0 <= digit < 64 or shift > _LAST_DIGIT:
+            raise ValueError("its compressed run lengths are damaged")
+        value |= (digit & 31) << shift
+        shift += 5
+        if digit < 32:  # the last one of a number, whose highest bit is the sign
+            value -= (digit & 16) << (shift - 4)
+            # From the fourth on, a number is the difference from the one two places before.
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    if shift:
         raise ValueError("its compressed run lengths are damaged")
-    ends = np.flatnonzero(is_last)
-    firsts = np.concatenate([[0], ends[:-1] + 1])
-    digit = np.arange(len(codes)) - np.repeat(firsts, ends - firsts + 1)
-    numbers = np.add.reduceat((codes & 0x1F) << (5 * digit), firsts)
-    negative = (codes[ends] & 0x10) != 0
-    numbers = np.where(negative, numbers - (np.int64(1) << (5 * (digit[ends] + 1))), numbers)
-    for first in (1, 2):  # from the fourth on, a number is the difference from the one two places before
-        numbers[first::2] = np.cumsum(numbers[first::2])
-    runs: list[int] = numbers.tolist()
     return runs
 
 
@@ -350,6 +336,11 @@ def _keypoints(categories: Sequence[Category]) -> dict[str, Any]:
     pairs = tuple((first - 1, second - 1) for first, second in chosen.skeleton)
     skeleton = tuple(pair for pair in pairs if min(pair) >= 0 and max(pair) < len(names))
     return {"keypoints": names, "skeleton": skeleton, "flip": mirrored_names(names)}
+
+
+def _table(paths: str | dict[str, str] | None) -> dict[str, str]:
+    """Returns a path, or a table of paths by split, as a table; the split of a single path is ""."""
+    return {"": paths} if isinstance(paths, str) else paths or {}
 
 
 def _split_of(file: str) -> str:

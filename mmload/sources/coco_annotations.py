@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from mmload.errors import SourceError, shown
-from mmload.sources.annotation_values import Findings, flag, integer, naming
+from mmload.sources.annotation_values import Findings, naming, read_flag, read_integer
 from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS
@@ -268,14 +268,11 @@ class AnnotationFile:
             except ValueError as error:
                 self._add_fault(number, raw, error)
                 continue
-            if isinstance(each, Panoptic):
-                if each.image_id in self._places:
-                    self.maps[self._places[each.image_id]] = each.file_name
-                for segment in each.segments_info:
-                    segment.image_id = each.image_id
-                    self._add(number, segment)
-            else:
-                self._add(number, each)
+            if isinstance(each, Panoptic) and each.image_id in self._places:
+                self.maps[self._places[each.image_id]] = each.file_name
+            for one in each.segments_info if isinstance(each, Panoptic) else [each]:
+                one.image_id = each.image_id
+                self._add(number, one)
 
     def _add_fault(self, number: int, raw: msgspec.Raw, error: ValueError) -> None:
         """Keeps what is wrong with an annotation for its image."""
@@ -409,7 +406,7 @@ def _lenient_record(kind: type[T], body: Mapping[str, Any]) -> T:
     if "coco_url" in values:  # as LVIS has it
         values.setdefault("file_name", "/".join(str(values["coco_url"]).split("/")[-2:]))
     if "iscrowd" in values:
-        values["iscrowd"] = flag(values["iscrowd"])
+        values["iscrowd"] = read_flag(values["iscrowd"])
     ids = {name: key(values[name]) for name in ("id", "image_id", "category_id") if name in values}
     try:
         record = msgspec.convert(values | dict.fromkeys(ids, 0), kind, strict=False)
@@ -428,7 +425,7 @@ def key(value: object) -> Key:
         ValueError: if it is neither a number nor a text.
     """
     try:
-        return integer(value)
+        return read_integer(value)
     except ValueError:
         if type(value) not in (str, int, float) or value == "":
             raise ValueError(f"{shown(value)} is no id; use a number or a text") from None

@@ -154,11 +154,6 @@ class Decoder:
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
         """Returns [H, W, C]."""
-        tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
-        if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:  # one would train on it without a word
-            raise RefusedImage(
-                "its first picture is a thumbnail, as in raw photographs (DNG, NEF); develop it to JPEG or PNG"
-            )
         if self.mode == "L":
             image.draft("L", None)  # the luma of a JPEG; no effect on other formats
         pixels = np.array(self.converted(image))
@@ -168,10 +163,14 @@ class Decoder:
         """Converts a PIL image to the mode, with its EXIF orientation if set and the background behind transparency.
 
         Raises:
-            ValueError: if it has 32 bits a channel, whose range is unknown.
+            ValueError: if it has 32 bits a channel, whose range is unknown, or is the thumbnail in a raw photograph.
         """
-        rotated = ImageOps.exif_transpose(image) if self.exif_orient else image
         tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+        if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:  # one would train on it without a word
+            raise RefusedImage(
+                "its first picture is a thumbnail, as in raw photographs (DNG, NEF); develop it to JPEG or PNG"
+            )
+        rotated = ImageOps.exif_transpose(image) if self.exif_orient else image
         return self._flattened(rotated, image.format, tags).convert(self.mode)
 
     def _flattened(self, image: Image.Image, kind: str | None, tags: Mapping[int, Any]) -> Image.Image:

@@ -109,7 +109,7 @@ def remaining_splits(
         splits: the splits.
         excluded: split -> ids of the samples to leave out.
         listed: list that names further ones; None: there is none.
-        before: samples that were left out before. Those that are gone now stay excluded, whether they are named or not.
+        before: samples that were left out before, which stay excluded, whether they are named or not, and may be gone.
 
     Returns:
         The splits without them, all excluded samples, and those of ``before`` that are gone.
@@ -121,17 +121,16 @@ def remaining_splits(
     entries = [] if listed is None else read_entries(listed)
     named = {sample for entry in entries for sample in originals_of(entry.name)}
     found = _indices(splits, named.union(*excluded.values(), *before.values()))
-    gone = {name: lost for name, ids in before.items() if (lost := sorted(set(ids).difference(found.get(name, ()))))}
-    every = {name: list(ids) for name, ids in excluded.items()}
+    lost = {name: sorted(set(ids).difference(found.get(name, ()))) for name, ids in before.items()}
+    gone = {name: ids for name, ids in lost.items() if ids}
+    every = {name: [*excluded.get(name, ()), *before.get(name, ())] for name in {*excluded, *before}}
     for name, ids in excluded.items():
         _check_there(name, set(ids).difference(found.get(name, ()), gone.get(name, ())), splits)
     for entry in entries:
-        there, lost = (_meant(entry, ids) for ids in (found, gone))
-        if there or not lost:
+        there = _meant(entry, found)
+        if there or not _meant(entry, gone):
             _check_is_one(entry, there, f"{listed}, line {entry.line}: {entry.name!r}", splits)
             every.setdefault(there[0][0], []).append(there[0][1])
-    for name, ids in gone.items():
-        every[name] = [*every.get(name, ()), *ids]
     left_out = {name: {ids[sample] for sample in every.get(name, ()) if sample in ids} for name, ids in found.items()}
     return {name: _without(name, split, left_out[name]) for name, split in splits.items()}, every, gone
 

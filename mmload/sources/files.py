@@ -18,12 +18,12 @@ import zipfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
 from mmload.lazy import lazy_property
@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS, in any case."""
 
-MAX_BYTES = 2**31
+MOST_BYTES = 2**31
 """Bytes of one file: twice what the largest image takes with 16 bits a channel and no compression."""
-
-MAX_DEPTH = 100
-"""Folders inside one another."""
 
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
@@ -84,21 +81,6 @@ def _parts(name: str) -> tuple[str, int | None, int]:
     name, _, span = name.partition("\0")
     start, _, size = span.partition("\0")
     return (name, int(start), int(size)) if start.isdecimal() and size.isdecimal() else (name, None, 0)
-
-
-@contextmanager
-def reading(root: object) -> Iterator[None]:
-    """Turns system errors while a source is scanned (a folder that disappears, no permission) into one line.
-
-    Raises:
-        SourceError: naming the path.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(
-            f"cannot read {error.filename or root} ({error.strerror or error}); fix it, or remove it"
-        ) from error
 
 
 def check_is_folder(root: Path, what: str) -> None:
@@ -150,8 +132,6 @@ class LocalTree:
         here = (status.st_dev, status.st_ino)
         if here in above:
             return
-        if len(above) > MAX_DEPTH:
-            raise SourceError(f"{folder[:200]} ... is over {MAX_DEPTH} folders deep; no class is")
         with os.scandir(folder) as found:
             entries = list(found)
         yield folder, [entry.name for entry in entries if not _is_folder(entry)]
@@ -230,8 +210,7 @@ class LocalTree:
         real = os.path.realpath(path)
         if real != self._real and not real.startswith(os.path.join(self._real, "")):
             raise SourceError(
-                f"{path} leads out of {self.root} by a link, to {real:.200}; to follow such links, add "
-                "--set allow_outside=true"
+                f"{path} leads out of {self.root}, to {real:.200}; to follow it, add --set allow_outside=true"
             )
 
     def _check_once(self, folder: str) -> None:
@@ -262,13 +241,9 @@ def _spellings(name: str) -> list[str]:
     """Returns the other spellings of a name: the Unicode forms of its folder and its stem, each case of the ending."""
     folder, file = posixpath.split(name)
     stem, ending = posixpath.splitext(file)
-    endings = (ending, ending.lower(), ending.upper(), ending.title())
-    parts = product(_unicode_forms(folder), _unicode_forms(stem), endings)
+    forms = ({text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))} for text in (folder, stem))
+    parts = product(*forms, (ending, ending.lower(), ending.upper(), ending.title()))
     return sorted({posixpath.join(folder, stem + ending) for folder, stem, ending in parts} - {name})
-
-
-def _unicode_forms(text: str) -> set[str]:
-    return {text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)}
 
 
 class RemoteFiles:
@@ -425,32 +400,7 @@ class _Ranges(io.RawIOBase):
         return count
 
 
-def read_bytes(root: Place, name: str, sample: str, most: int = MAX_BYTES) -> bytes:
-    """Reads the file ``root/name``, of at most ``most`` bytes on a disk.
-
-    Raises:
-        SampleError: of ``sample``, if it cannot be read.
-        RemoteError: if the store that it lies in cannot be read.
-    """
-    if not isinstance(root, Path):
-        return root.read(name, sample)
-    name, start, size = _parts(name)
-    try:
-        if start is None:
-            return read_regular(os.path.join(root, name), most=most)
-        with open(os.path.join(root, name), "rb", buffering=0, opener=open_regular) as file:
-            file.seek(start)
-            data = file.read(size)
-        if data is None or len(data) < size:
-            raise ValueError(f"it was cut off within {size:,} bytes from {start:,} on")
-        return data
-    except FileNotFoundError as error:
-        raise SampleError(sample, f"no such file: {name}") from error
-    except (OSError, ValueError) as error:
-        raise SampleError(sample, f"{name} cannot be read ({getattr(error, 'strerror', None) or error})") from error
-
-
-def read_source(path: Path, most: int = MAX_BYTES) -> bytes:
+def read_source(path: Path, most: int = MOST_BYTES) -> bytes:
     """Reads a file that describes samples, of at most ``most`` bytes.
 
     Raises:
@@ -463,7 +413,7 @@ def read_source(path: Path, most: int = MAX_BYTES) -> bytes:
     return content
 
 
-def read_text(path: Path, most: int = MAX_BYTES) -> str:
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """Reads a text file as :func:`read_source` does, in UTF-8 with or without a byte order mark."""
     with naming(f"{path} is not UTF-8 text: ", to=SourceError):
         return read_source(path, most).decode("utf-8-sig")
@@ -494,28 +444,50 @@ class SampleFiles:
         """CRC-32 of all files that were read, one after another; "" of objects, whose revisions are of the content."""
         return "" if isinstance(self.place, RemoteFiles) else f"{self._crc:08x}"
 
-    def read(self, name: str, most: int = MAX_BYTES) -> bytes:
-        """Reads a file of at most ``most`` bytes."""
-        data = read_bytes(self.place, name, self.sample, most)
+    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
+        """Reads a file, on a disk of at most ``most`` bytes."""
+        data = self._read_local(name, most) if isinstance(self.place, Path) else self.place.read(name, self.sample)
         self._crc = crc32(data, self._crc)
         return data
 
-    def image(self, name: str, decoder: Decoder, *, boxes: bool = False) -> ReadImage:
+    def _read_local(self, name: str, most: int) -> bytes:
+        name, start, size = _parts(name)
+        try:
+            if start is None:
+                return read_regular(os.path.join(self.place, name), most=most)
+            with open(os.path.join(self.place, name), "rb", buffering=0, opener=open_regular) as file:
+                file.seek(start)
+                data = file.read(size)
+            if data is None or len(data) < size:
+                raise ValueError(f"it was cut off within {size:,} bytes from {start:,} on")
+            return data
+        except FileNotFoundError as error:
+            raise SampleError(self.sample, f"no such file: {name}") from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SampleError(self.sample, f"{name} cannot be read ({reason})") from error
+
+    def image(
+        self, name: str, decoder: Decoder, *, boxes: bool = False
+    ) -> tuple[Tensor, bytes | None, Mapping[str, int]]:
         """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
 
         Of a ``.pt`` file it reads the tensor, with ``weights_only``: a plain dense one.
+
+        Returns:
+            Pixels, uint8 [C, H, W]; the file itself if it is a JPEG of these pixels, else None; and losses.
         """
         data = self.read(name)
         if is_tensor(name):
             with self.naming(f"{name} "):
-                return ReadImage(_tensor_in(data))
+                return _tensor_in(data), None, {}
         with self.naming():
             pixels, stands = decoder.with_origin(data)
         found = {
             DARK_DEPTH: is_dark_depth(data, pixels),
             TURNED: boxes and not decoder.exif_orient and is_turned(data),
         }
-        return ReadImage(pixels, data if stands else None, {loss: 1 for loss, is_there in found.items() if is_there})
+        return pixels, data if stands else None, {loss: 1 for loss, is_there in found.items() if is_there}
 
     def size(self, name: str, decoder: Decoder) -> tuple[int, int] | None:
         """Reads (height, width) of an image by its header; None of a ``.pt`` file."""
@@ -530,14 +502,6 @@ class SampleFiles:
 def is_tensor(name: str) -> bool:
     """Returns whether a file holds a tensor, by its name."""
     return name.lower().endswith(".pt")
-
-
-class ReadImage(NamedTuple):
-    """Decoded image: uint8 [C, H, W], the file itself if it is a JPEG of these pixels, else None, and losses."""
-
-    pixels: Tensor
-    jpeg: bytes | None = None
-    losses: Mapping[str, int] = {}
 
 
 def local_root(files: Place) -> Path:

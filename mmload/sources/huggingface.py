@@ -20,11 +20,10 @@ from mmload.errors import RecipeError, SampleError, SourceError, UsageError, cho
 from mmload.runtime.regular_files import read_regular
 from mmload.sources import TIME_MARK, Table, Text
 from mmload.sources.decode import Decoder
-from mmload.sources.files import MAX_BYTES, SampleFiles
+from mmload.sources.files import MOST_BYTES, SampleFiles
 from mmload.sources.listed_split import Item, Listing, check_same_classes, value_at
 from mmload.sources.objects import read_mask
 from mmload.sources.schema import ValuesSplit
-from mmload.store.manifest import is_name
 
 _BOXES = ("bbox", "bboxes", "boxes")
 _LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
@@ -75,7 +74,7 @@ class HuggingFaceSource:
             SourceError: if it cannot be opened, or has no images.
             RecipeError: if fields name no column, or the format of boxes has to be given.
         """
-        splits = {name: HuggingFaceSplit(self, name, dataset) for name, dataset in self._opened()}
+        splits = {name: HuggingFaceSplit(self, dataset) for name, dataset in self._opened()}
         named = {name: split.classes for name, split in splits.items() if split.classes}
         check_same_classes(named, "give all splits the same ClassLabel")
         return splits
@@ -116,7 +115,7 @@ class _Row:
         if cell.get("bytes") is not None:
             return bytes(cell["bytes"])
         try:
-            return read_regular(cell.get("path") or "", most=MAX_BYTES)
+            return read_regular(cell.get("path") or "", most=MOST_BYTES)
         except OSError as error:
             raise SampleError(sample, f"its {name} has neither bytes nor a file ({error.strerror})") from error
 
@@ -124,11 +123,9 @@ class _Row:
 class HuggingFaceSplit(ValuesSplit):
     """One split: rows in order."""
 
-    def __init__(self, source: HuggingFaceSource, name: str, dataset: Any) -> None:
+    def __init__(self, source: HuggingFaceSource, dataset: Any) -> None:
         import datasets
 
-        if not is_name(name) or not len(dataset):
-            raise SourceError(f"split {name!r} of {source.root} has no rows, or no plain name; choose others in split")
         leaves = dict(_leaves(dataset.features))
         pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
         fields = _guessed(leaves) if source.fields is None else dict(source.fields)

@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from mmload.errors import RecipeError, SampleError, SourceError, counted
+from mmload.errors import SampleError, SourceError, counted
 from mmload.remote.urls import Location
 from mmload.sources import FilePath, Fraction, Names, Seed
 from mmload.sources.annotation_values import Findings, finding_note
@@ -29,9 +29,6 @@ from mmload.sources.files import (
     SampleFiles,
     Tree,
     images_among,
-    inner_name,
-    read_bytes,
-    reading,
     tree_of,
 )
 from mmload.sources.listed_split import (
@@ -106,8 +103,6 @@ class ImageFolderSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if self.class_names is not None and not inner_name(self.class_names):
-            raise RecipeError(f"class_names is {self.class_names!r}; write the path of a file below the root")
         check_names("split_folders", self.split_folders or None, is_name)
         self._tree = tree_of(self.root, self.allow_outside)
 
@@ -119,20 +114,21 @@ class ImageFolderSource:
                 a link leads out of the root.
             RecipeError: if ``val_fraction`` is given and there is no ``train`` to take it from, or a ``val`` already.
         """
-        with reading(self._tree.place):
-            try:
-                return self._splits()
-            except SourceError as error:
-                if other := _other_kind(self._tree):
-                    raise SourceError(other) from error
-                raise
+        try:
+            return self._splits()
+        except SourceError as error:
+            if other := _other_kind(self._tree):
+                raise SourceError(other) from error
+            raise
 
     def _splits(self) -> Mapping[str, ImageFolderSplit]:
         self._tree.check_folder("", "the folder that holds one subfolder per class")
         table, labels, base = "", dict[str, str](), ""
         if self.split_folders is None:
             base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
-            table, labels = self._validation_classes(base)
+            if {"train", "val"}.issubset(self._tree.names(base)):
+                inner = self._tree.names(posixpath.join(base, "val"))
+                table, labels = _read_validation_classes(self._tree.place) if inner in ([], ["images"]) else ("", {})
         names, notes = self._split_names(base, flat=["images"] if labels else [])
         folders = {name: posixpath.join(base, name) for name in names} or {"train": base}
         splits = {name: self._scan(folder) for name, folder in folders.items()}
@@ -145,8 +141,6 @@ class ImageFolderSource:
             classes = self._named(self.class_names, next(iter(splits.values())).classes)
             for split in splits.values():
                 split.classes, split.is_renamed = classes, True
-        if self.val_fraction is None:
-            return splits
         return with_held_out(splits, attrgetter("own"), self.val_fraction, self.seed)
 
     def _named(self, file: str, folders: Sequence[str]) -> tuple[str, ...]:
@@ -161,12 +155,6 @@ class ImageFolderSource:
             )
         counts = Counter(table[folder] for folder in folders)
         return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
-
-    def _validation_classes(self, base: str) -> tuple[str, dict[str, str]]:
-        """Returns the table of the images in ``val`` and their classes, if ``val`` has no class folders but a table."""
-        has_both = {"train", "val"}.issubset(self._tree.names(base))
-        inner = self._tree.names(posixpath.join(base, "val")) if has_both else None
-        return _read_validation_classes(self._tree.place) if inner in ([], ["images"]) else ("", {})
 
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
         """Returns the images below a folder with the classes in a table, ordered as if they lay in class folders."""
@@ -218,8 +206,6 @@ class ImageFolderSource:
                 f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
                 "set allow_empty to keep classes without images"
             )
-        if not files:
-            raise SourceError(f"no images under {folder}; images end in {' '.join(EXTENSIONS)}")
         for name in self._tree.names(split, of_files=True):
             if name.lower().endswith(EXTENSIONS):
                 findings.add("images beside the class folders are left out", name)
@@ -281,7 +267,7 @@ def _read_validation_classes(root: Path | RemoteFiles) -> tuple[str, dict[str, s
     is_inner = isinstance(root, Path) and os.path.abspath(root).endswith(KAGGLE_FOLDER)
     for name in (f"../../../{KAGGLE_TABLE}" if is_inner else KAGGLE_TABLE, _TINY_TABLE):
         try:
-            text = read_bytes(root, name, name).decode("utf-8", "replace")
+            text = SampleFiles(root, name).read(name).decode("utf-8", "replace")
         except SampleError:
             continue
         rows = (re.split(r"[,\s]", line) for line in text.splitlines())

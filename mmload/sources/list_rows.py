@@ -19,7 +19,7 @@ import numpy as np
 
 from mmload.errors import SourceError
 from mmload.remote.urls import Location
-from mmload.sources.annotation_values import integer, naming
+from mmload.sources.annotation_values import naming, read_integer
 from mmload.sources.listed_split import Listing
 
 Label = str | int | float | list[float] | list[str]
@@ -66,6 +66,9 @@ class ListRow(NamedTuple):
     def where(self) -> str:
         """The line that says so, or in an ID list, which has no lines, the id."""
         return f"{self.list}, line {self.line}" if self.line else f"{self.list}, id {self.id!r:.60} of {self.split!r}"
+
+
+Rows = Listing[ListRow] | list[ListRow]
 
 
 def read_rows(
@@ -165,20 +168,9 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], several: bool, l
         raise SourceError(
             f"{where}: split is {split!r:.60}, id is {sample!r:.60}, mask is {mask!r:.60}, expected texts"
         )
-    _check_texts(where, path, label, split, sample, mask)
     if label is not None or not (several or mask):
         label = _label(label, f"{where} ({names['label']})")
     return ListRow(path, label, split, None if sample is None else str(sample), mask, list_, line)
-
-
-def _check_texts(where: str, *values: object) -> None:
-    """Rejects lone surrogates, which JSON can express but no file name has; bytes of non-UTF-8 file names may pass."""
-    try:
-        "\n".join(text for text in values if isinstance(text, str)).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as error:
-        raise SourceError(
-            f"{where}: {error.object[error.start : error.end]!r:.60} is not Unicode text; fix the list"
-        ) from error
 
 
 def _label(label: Any, where: str) -> Label:
@@ -206,7 +198,6 @@ def _ids(file: TextIO, path: str) -> Iterator[ListRow]:
             where = f"{path}, id {sample!r:.60} of {split!r}"
             if not isinstance(sample, str | int) or str(sample) not in labels:
                 raise SourceError(f"{where} has no label")
-            _check_texts(where, sample, labels[str(sample)], split)
             yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), None, path)
 
 
@@ -226,7 +217,7 @@ class Targets(NamedTuple):
     several: bool = False
 
 
-def targets_of(rows: Listing[ListRow], classes: tuple[str, ...] | None, separator: str | None = None) -> Targets:
+def targets_of(rows: Rows, classes: tuple[str, ...] | None, separator: str | None = None) -> Targets:
     """Returns the meaning of the labels of a list; without class names, the labels' own are sorted.
 
     Class names and integers are classes, and so are lists of names and texts with a ``separator`` between several;
@@ -269,7 +260,7 @@ def _names_in(label: Any, separator: str | None) -> list[str]:
 
 
 def _by_names(
-    rows: Listing[ListRow], classes: tuple[str, ...] | None, names_in: Callable[[Any], list[str]], several: bool = False
+    rows: Rows, classes: tuple[str, ...] | None, names_in: Callable[[Any], list[str]], several: bool = False
 ) -> Targets:
     """Returns the meaning of labels that are names of classes: one each, or several, or none."""
     found = set[str]()
@@ -288,7 +279,7 @@ def _by_names(
     return Targets(indices.__getitem__, names, notes)
 
 
-def _reader(rows: Listing[ListRow]) -> Callable[[Any], Any]:
+def _reader(rows: Rows) -> Callable[[Any], Any]:
     """Returns a function that reads a label: as a number if all labels are numbers as text, as in CSV."""
     kinds = {type(row.label) for row in rows}
     if kinds == {str}:
@@ -299,7 +290,7 @@ def _reader(rows: Listing[ListRow]) -> Callable[[Any], Any]:
     elif float not in kinds or not kinds <= {int, float}:
         return _unchanged
     numbers = (float(row.label) for row in rows)  # type: ignore[arg-type]  # all labels are numbers
-    return integer if all(each.is_integer() and abs(each) < _EXACT for each in numbers) else float
+    return read_integer if all(each.is_integer() and abs(each) < _EXACT for each in numbers) else float
 
 
 def _unchanged(label: Any) -> Any:
@@ -312,7 +303,7 @@ def _kind(label: Label | None) -> str:
     return {str: "text", int: "an integer", type(None): "missing"}.get(type(label), "a number")
 
 
-def _by_number(rows: Listing[ListRow], number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:
+def _by_number(rows: Rows, number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:
     limit = MAX_CLASSES if classes is None else len(classes)
     spellings, other = dict[int, Label | None](), ""
     for row in rows:

@@ -269,9 +269,9 @@ S = TypeVar("S", bound=ListedSplit)
 
 
 def with_held_out(
-    splits: Mapping[str, S], stratum: Callable[[Item], Hashable], fraction: float, seed: int
+    splits: Mapping[str, S], stratum: Callable[[Item], Hashable], fraction: float | None, seed: int
 ) -> dict[str, S]:
-    """Returns the splits with a new split ``val``, the same share of every stratum of ``train``.
+    """Returns the splits with a new split ``val``, the same share of every stratum of ``train``; without one as given.
 
     ``stratum`` returns the group of an item, usually its class; :func:`held_out` selects.
 
@@ -279,6 +279,8 @@ def with_held_out(
         RecipeError: if there is no ``train``, or a ``val`` already.
         SourceError: if no stratum has two samples.
     """
+    if fraction is None:
+        return dict(splits)
     if "train" not in splits or any(name.startswith("val") for name in splits):
         raise RecipeError(
             f"val_fraction takes val out of train, and the source has the splits {', '.join(splits)}; "

@@ -31,7 +31,6 @@ from mmload.sources.files import check_is_folder
 from mmload.sources.listed_split import check_same_classes
 from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes, spread_indices
 from mmload.store.checksum import crc32
-from mmload.store.manifest import is_name
 
 _INSTEAD = (
     "a build stores each image once: leave random transforms out here and give them to mmload.Collate at load time"
@@ -84,9 +83,6 @@ class PythonSource:
         if len(datasets) == 1:
             only = next(iter(datasets.values()))
             datasets = dict(only) if _is_splits(only) else datasets
-        for name in datasets:
-            if not isinstance(name, str) or not is_name(name):
-                raise SourceError(f"split {name!r} is not a plain name of letters, digits, _ and -")
         splits = {name: self._split(name, dataset) for name, dataset in datasets.items()}
         _same_classes({f"split {name}": split.classes for name, split in splits.items()})
         return splits

@@ -34,7 +34,6 @@ from mmload.sources.files import (
     images_among,
     inner_name,
     read_source,
-    reading,
     tree_of,
 )
 from mmload.sources.imagefolder import SPLIT_WORDS
@@ -52,7 +51,6 @@ from mmload.sources.listed_split import (
     with_held_out,
 )
 from mmload.sources.objects import read_mask_of
-from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,19 +114,18 @@ class ListSource:
             SourceError: if the list is missing or wrong, a path leaves the folder, or labels differ in kind.
             RecipeError: if ``val_fraction`` is given and the list has a ``val`` already or no ``train``.
         """
-        with reading(self.root):
-            root, notes = self.root, tuple[str, ...]()
-            if self.masks is not None:
-                tree, path, rows, notes = self._pairs(tree_of(root, self.allow_outside), self.masks)
-            else:
-                found = self._remote_list(root) if isinstance(root, Location) else self._local_list(Path(root))
-                tree, path, rows = found
-            by_id = self.masks is None and str(path).lower().endswith(".json")
-            splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
-            if isinstance(tree, LocalTree):
-                notes += tree.notes()
-            next(iter(splits.values())).add_notes(notes)
-            return splits
+        root, notes = self.root, tuple[str, ...]()
+        if self.masks is not None:
+            tree, path, rows, notes = self._pairs(tree_of(root, self.allow_outside), self.masks)
+        else:
+            found = self._remote_list(root) if isinstance(root, Location) else self._local_list(Path(root))
+            tree, path, rows = found
+        by_id = self.masks is None and str(path).lower().endswith(".json")
+        splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
+        if isinstance(tree, LocalTree):
+            notes += tree.notes()
+        next(iter(splits.values())).add_notes(notes)
+        return splits
 
     def _local_list(self, chosen: Path) -> tuple[Tree, Path, Listing[ListRow]]:
         """Returns the folder that names are relative to, the list, and its rows."""
@@ -159,7 +156,7 @@ class ListSource:
     def _rows(self, path: Path | Location, content: bytes) -> Listing[ListRow]:
         return read_rows(path, content, self.columns or {}, several=self.separator is not None)
 
-    def _pairs(self, tree: Tree, named: str) -> tuple[Tree, Path, Listing[ListRow], tuple[str, ...]]:
+    def _pairs(self, tree: Tree, named: str) -> tuple[Tree, Path | Location, Listing[ListRow], tuple[str, ...]]:
         """Returns a tree of images and masks, the folder of the images, a row for each, and notes on what is left out.
 
         Folders of images that are named as splits are splits.
@@ -192,7 +189,7 @@ class ListSource:
         findings, named = Findings(), any(row.split is not None for row in rows)
         members: dict[str, array[int]] = {}
         for number, row in enumerate(rows):
-            members.setdefault(_split_name(row), array("q")).append(number)
+            members.setdefault("train" if row.split is None else row.split, array("q")).append(number)
             if named and row.split is None:
                 findings.add("samples without a split, where others have one, are in train", row.where)
         items = Listing(Item, (finder.item(row, targets.read(row.label)) for row in rows))
@@ -203,10 +200,9 @@ class ListSource:
         }
         for name, split in splits.items():
             _check_ids(name, split, path)
-        if self.val_fraction is not None:
-            splits = with_held_out(
-                splits, lambda item: str(item.own) if targets.classes else "", self.val_fraction, self.seed
-            )
+        splits = with_held_out(
+            splits, lambda item: str(item.own) if targets.classes else "", self.val_fraction, self.seed
+        )
         note_doubles(splits, (), "file", ", under different ids")
         return splits
 
@@ -334,13 +330,6 @@ def _location_below(root: Location, name: str, what: str) -> Location:
 def _stem(name: str, folder: str) -> str:
     """Returns the path of a file below a folder, without its ending."""
     return posixpath.splitext(posixpath.relpath(name, folder or "."))[0]
-
-
-def _split_name(row: ListRow) -> str:
-    name = "train" if row.split is None else row.split
-    if not is_name(name):
-        raise SourceError(f"{row.where}: split {name!r:.60} is not a plain name of letters, digits, _ and -")
-    return name
 
 
 def _check_ids(name: str, split: ListSplit, path: Path | Location) -> None:

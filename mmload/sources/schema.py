@@ -7,7 +7,7 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import chain
@@ -78,7 +78,6 @@ class Schema:
             if not is_name(name):
                 raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
         first = _values_of(samples[0])
-        self.texts = frozenset(name for name, key in self.keys.items() if isinstance(first.get(key), str))
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read
@@ -115,7 +114,7 @@ class Schema:
         for name, key in self.keys.items():
             if key not in values:
                 raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.texts):
+            if isinstance(values[key], str) and name in FIELD_NAMES:
                 raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
             fields[name] = _tensor(name, values[key], self.decoder)
         if self.guessed and (more := [key for key in values if key not in self.keys.values()]):
@@ -140,21 +139,21 @@ class Schema:
         return fields
 
     def _is_list(self, name: str, first: Any, raw: Sequence[Mapping[str, Tensor]]) -> bool:
-        """Returns whether a field is a list: by the kind of its first value, or as its length differs in some samples.
-
-        A dataset with counts pads its boxes itself.
-        """
+        """Returns whether a field is a list: by the kind of its first value, or as its length differs."""
         of_boxes = name in ("boxes", "labels") and "boxes" in self.keys
-        if name in _OF_ONE_SHAPE or (of_boxes and "counts" in self.keys):
+        if name in _OF_ONE_SHAPE:
             return False
         lengths = {len(each[name]) for each in raw if each[name].ndim == raw[0][name].ndim > 0}
-        return of_boxes or name in self.texts or _is_sequence(first) or len(lengths) > 1
+        return of_boxes or isinstance(first, str) or _is_sequence(first) or len(lengths) > 1
 
     def _check_list(self, name: str, raw: Sequence[Mapping[str, Tensor]]) -> None:
         """Raises ValueError if a list cannot be stored: no transform drops its elements with their boxes."""
         count, (dtype, _) = self._count(name), self.like[name]
         if count in self.keys or (count is not None and not is_name(count)):
-            raise ValueError(f"{name} needs the field {count} for its length; give {name} another name in fields")
+            raise ValueError(
+                f"{name} needs the field {count} for its length: give boxes without padding, or {name} another name "
+                "in fields"
+            )
         if dtype == torch.bfloat16:
             raise ValueError(f"{name} is bfloat16 of any length, which is not stored; give float32")
         is_beside = "boxes" in self.lists and name not in ("boxes", *PER_BOX) and dtype != torch.uint8
@@ -186,22 +185,6 @@ def _element(name: str, raw: Sequence[Mapping[str, Tensor]]) -> Like:
 def spread_indices(size: int) -> list[int]:
     """Returns the numbers of some samples from the first to the last."""
     return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
-
-
-def schema_of(values: Callable[[int], Any], count: int, decoder: Decoder, names: Iterable[str]) -> Schema:
-    """Returns the schema of some samples, spread over so many, whose values are given by name.
-
-    Raises:
-        ValueError: if no sample can be read, or they cannot be stored.
-    """
-    samples = []
-    for index in spread_indices(count):
-        with suppress(SampleError, ValueError):  # raised again when the sample is read
-            samples.append(values(index))
-    if not samples:
-        with naming("", SampleError):
-            samples.append(values(0))
-    return Schema(samples, decoder, {name: name for name in names})
 
 
 class ValuesSplit(ListedSplit):
@@ -236,12 +219,21 @@ class ValuesSplit(ListedSplit):
 
     @lazy_property
     def schema(self) -> Schema | None:
-        """Meaning of the fields; None without any."""
+        """Meaning of the fields, by samples that are spread over the split; None without any.
 
-        def values(index: int) -> Mapping[str, Any]:
-            return self.values(index, self.reader(index))
-
-        return schema_of(values, len(self), self.decoder, self.fields) if self.fields else None
+        Raises:
+            ValueError: if no sample can be read, or they cannot be stored.
+        """
+        if not self.fields:
+            return None
+        samples = []
+        for index in spread_indices(len(self)):
+            with suppress(SampleError, ValueError):  # raised again when the sample is read
+                samples.append(self.values(index, self.reader(index)))
+        if not samples:
+            with naming("", SampleError):
+                samples.append(self.values(0, self.reader(0)))
+        return Schema(samples, self.decoder, {name: name for name in self.fields})
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
         if self.schema is None:
@@ -263,8 +255,6 @@ def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:
     values = fields[name].numpy().reshape(-1)  # a tenth of the time of torch's operations
     if name == "masks":
         values = values[values != VOID]
-    elif name == "labels" and "counts" in fields:
-        values = values[: int(fields["counts"])]
     if len(values) and not 0 <= values.min() <= values.max() < len(classes):
         odd = values[(values < 0) | (values >= len(classes))][0]
         raise ValueError(f"{OF_CLASSES[name]} {int(odd)} is not a class; classes are 0 to {len(classes) - 1}")
@@ -425,21 +415,10 @@ def _single(name: str, wide: Tensor) -> Tensor:
 
 
 def _check_boxes(raw: Mapping[str, Tensor]) -> None:
-    """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height.
-
-    Where the dataset pads its boxes itself, its counts must not be more than these.
-    """
-    boxes, images, counts = raw.get("boxes"), raw.get("images"), raw.get("counts")
-    if boxes is not None and counts is not None:
-        most = len(boxes) if boxes.ndim else 0
-        if counts.ndim or counts.is_floating_point() or not 0 <= int(counts) <= most:
-            raise ValueError(
-                f"counts is {counts.tolist()}, expected the number of real boxes, an integer from 0 to {most}"
-            )
-    if boxes is None or images is None or boxes.shape[1:] != (4,) or not len(boxes):
+    """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height."""
+    boxes, images = raw.get("boxes"), raw.get("images")
+    if boxes is None or images is None or boxes.shape[1:] != (4,):
         return
-    if counts is not None:
-        boxes = boxes[: int(counts)]
     height, width = images.shape[-2:]
     limits = torch.tensor([width, height] * 2, device="cpu")
     odd = ((boxes < 0) | (boxes > limits)).any(1) | (boxes[:, 2:] <= boxes[:, :2]).any(1)

@@ -25,9 +25,9 @@ from msgspec import Meta
 from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
 from mmload.records import CLIPPED, VOID
 from mmload.sources import Names, Table
-from mmload.sources.annotation_values import Findings, flag, integer, naming, number
+from mmload.sources.annotation_values import Findings, naming, read_flag, read_integer, read_number
 from mmload.sources.decode import Decoder, describe_content
-from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text, reading
+from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_names, note_doubles, size_of
 from mmload.sources.objects import ImageObjects, fields_of_objects, read_mask, read_mask_of
 from mmload.store.manifest import is_name
@@ -110,29 +110,22 @@ class VocSource:
             SourceError: if a folder or a list is missing, no image is left, or a link leads out of the root.
             RecipeError: if the year has to be given.
         """
-        with reading(self._root):
-            findings: dict[str, Findings] = defaultdict(Findings)
-            devkit, years = self._devkit()
-            tree = LocalTree(devkit if years else self._root, self.allow_outside, self._root)
-            if years:
-                lists = self._lists(tree, years)
-                items = {name: Listing(Item, self._items(tree, own)) for name, own in lists.items()}
-            else:
-                items = self._annotated_items(tree, findings)
-            if self._map:
-                items = {name: self._single(tree.place, split, findings[name]) for name, split in items.items()}
-            for name, split in items.items():
-                if not split:
-                    raise SourceError(
-                        "; ".join((f"split {name} of {tree.place} has no image", *findings[name].notes()))
-                    )
-            classes = self._own_classes(tree.place, items, PASCAL if years else "auto")
-            splits = {
-                name: VocSplit(self, tree.place, split, classes, findings[name].notes())
-                for name, split in items.items()
-            }
-            note_doubles(splits, tree.notes())
-            return splits
+        findings: dict[str, Findings] = defaultdict(Findings)
+        devkit, years = self._devkit()
+        tree = LocalTree(devkit if years else self._root, self.allow_outside, self._root)
+        if years:
+            lists = self._lists(tree, years)
+            items = {name: Listing(Item, self._items(tree, own)) for name, own in lists.items()}
+        else:
+            items = self._annotated_items(tree, findings)
+        if self._map:
+            items = {name: self._single(tree.place, split, findings[name]) for name, split in items.items()}
+        classes = self._own_classes(tree.place, items, PASCAL if years else "auto")
+        splits = {
+            name: VocSplit(self, tree.place, split, classes, findings[name].notes()) for name, split in items.items()
+        }
+        note_doubles(splits, tree.notes())
+        return splits
 
     def class_of(self, annotation: VocAnnotation) -> str:
         """Returns the class of an image with one label; raises ValueError if it has none, and is dropped."""
@@ -156,11 +149,9 @@ class VocSource:
 
     def _devkit(self) -> tuple[Path, dict[str, str]]:
         """Returns the devkit, and the folder of each year in it; downloads what is missing."""
-        if self.download and self._root.parent.is_dir():
-            self._root.mkdir(exist_ok=True)
-        check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         if self.download:
             self._fetch()
+        check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         return find_years(self._root)
 
     def _fetch(self) -> None:
@@ -321,18 +312,11 @@ def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None
     names = [image_set] if isinstance(image_set, str) else image_set
     table = names if isinstance(names, dict) else {name.rpartition("/")[2]: name for name in names}
     sets = {split: [entry] if isinstance(entry, str) else entry for split, entry in table.items()}
-    lists = {
+    if not sets or not all(map(is_name, sets)) or not all(sets.values()):
+        raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
+    return {
         split: [(entry.rpartition("/")[0], entry.rpartition("/")[2]) for entry in own] for split, own in sets.items()
     }
-    stems = [name for own in lists.values() for _, name in own]
-    if not sets or not all(map(is_name, sets)) or not all(sets.values()) or not all(map(_is_stem, stems)):
-        raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
-    return lists
-
-
-def _is_stem(name: str) -> bool:
-    """Returns whether a text is a file name without a folder."""
-    return not set(name) & set("/\\\0") and name not in ("", ".", "..")
 
 
 def _is_background(name: str) -> bool:
@@ -440,7 +424,7 @@ _ROUNDED = (
 )
 """Loss of a sample, and the text of its note."""
 
-MAX_BYTES = 16 * 2**20
+MOST_BYTES = 16 * 2**20
 """Bytes of one annotation; PASCAL's largest has 30 KB."""
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -473,7 +457,7 @@ def read_annotation(files: SampleFiles, name: str) -> VocAnnotation:
         SampleError: if it cannot be read.
         ValueError: as for :func:`parse_annotation`; the message names the file.
     """
-    data = files.read(name, MAX_BYTES)
+    data = files.read(name, MOST_BYTES)
     with naming(f"{name}: "):
         return parse_annotation(data)
 
@@ -522,14 +506,14 @@ def _objects(place: int, element: Element) -> list[VocObject]:
         raise ValueError(f"object {place} has {several}")
     (name,) = names
     with naming(f"object {place} ({name}): difficult is "):
-        difficult = any(flag(text) for text in _texts(element, "difficult"))
+        difficult = any(read_flag(text) for text in _texts(element, "difficult"))
     boxes = []
     for box in element.findall("bndbox"):
         sides = []
         for side in SIDES:
             with naming(f"object {place} ({name}): {side} is "):
                 texts = _texts(box, side)
-                sides.append(number(texts[0] if len(texts) == 1 else texts))
+                sides.append(read_number(texts[0] if len(texts) == 1 else texts))
         boxes.append((sides[0], sides[1], sides[2], sides[3]))
     return [VocObject(name, difficult, box) for box in boxes] or [VocObject(name, difficult, None)]
 
@@ -537,7 +521,7 @@ def _objects(place: int, element: Element) -> list[VocObject]:
 def _size(root: Element) -> tuple[int, int] | None:
     """Returns (height, width); None if it is unknown: many tools write 0 or nothing."""
     with suppress(ValueError):
-        height, width = (integer("".join(_texts(root, f"size/{side}")[-1:])) for side in ("height", "width"))
+        height, width = (read_integer("".join(_texts(root, f"size/{side}")[-1:])) for side in ("height", "width"))
         return (height, width) if min(height, width) >= 1 else None
     return None
 
@@ -568,12 +552,12 @@ def detection_fields(
     labels = np.array([label_of(each.name, classes) for each in objects], np.int64)
     drawn = f", drawn on an image of {listed[1]} x {listed[0]}" if listed not in (None, size) else ""
     written, names = [], []
-    for place, each in enumerate(objects, 1):
+    for number, each in enumerate(objects, 1):
         if each.box is None:
-            raise ValueError(f"object {place} ({each.name}) has no bndbox")
+            raise ValueError(f"object {number} ({each.name}) has no bndbox")
         written.append(each.box)
         sides = ", ".join(f"{side:g}" for side in each.box)
-        names.append(f"object {place} ({each.name}) of {', '.join(SIDES)} = {sides}{drawn}")
+        names.append(f"object {number} ({each.name}) of {', '.join(SIDES)} = {sides}{drawn}")
     boxes = np.array(written, np.float64).reshape(-1, 4) - np.array([1, 1, 0, 0]) * one_based
     difficult = np.array([each.difficult for each in objects], np.bool_)
     per_box = {"labels": labels, "difficult": difficult}

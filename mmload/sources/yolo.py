@@ -23,11 +23,11 @@ import numpy.typing as npt
 import yaml
 from msgspec import Meta
 
-from mmload.errors import RecipeError, SourceError, choices, shown
+from mmload.errors import SourceError, choices, shown
 from mmload.records import ObjectsRecord, mirrored_names
-from mmload.sources.annotation_values import Findings, integer, naming
+from mmload.sources.annotation_values import Findings, naming, read_integer
 from mmload.sources.decode import Decoder, describe_content
-from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, inner_name, read_text, reading
+from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, note_doubles, size_of
 from mmload.sources.objects import (
@@ -76,8 +76,6 @@ class YoloSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        if inner_name(self.file) is None and not self.allow_outside:
-            raise RecipeError(f"file is {self.file!r}; write the path of the description in the root")
         chosen = Path(self.root)
         self._root, self._path = (chosen, chosen / self.file) if chosen.is_dir() else (chosen.parent, chosen)
         self._tree = LocalTree(self._root, self.allow_outside)
@@ -89,18 +87,17 @@ class YoloSource:
         Raises:
             SourceError: if the description or a folder is missing or wrong, or a link leads out of the root.
         """
-        with reading(self._root):
-            if not self._path.is_file():
-                raise SourceError(f"no such file: {self._path}; give the folder with data.yaml")
-            self._tree.check(self._path)
-            body = read_description(self._path)
-            meaning = meaning_of(self._path, body, self.task)
-            keys = {name: next(filter(body.get, names), None) for name, names in _SPLITS.items()}
-            splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
-            if not splits:
-                raise SourceError(f"{self._path} names no images; write train: images/train")
-            note_doubles(splits, self._tree.notes())
-            return splits
+        if not self._path.is_file():
+            raise SourceError(f"no such file: {self._path}; give the folder with data.yaml")
+        self._tree.check(self._path)
+        body = read_description(self._path)
+        meaning = meaning_of(self._path, body, self.task)
+        keys = {name: next(filter(body.get, names), None) for name, names in _SPLITS.items()}
+        splits = {name: self._split(body, key, meaning) for name, key in keys.items() if key}
+        if not splits:
+            raise SourceError(f"{self._path} names no images; write train: images/train")
+        note_doubles(splits, self._tree.notes())
+        return splits
 
     def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
         paths = body[key] if isinstance(body[key], list) else [body[key]]
@@ -109,8 +106,6 @@ class YoloSource:
         findings = Findings()
         files = (file for path in paths for file in self._images(str(path), base, findings))
         items = Listing(Item, self._items(files, meaning.numbers, findings))
-        if not items:
-            raise SourceError(f"{self._path}: {key} has no images in {', '.join(map(str, paths))}")
         notes = findings.notes()
         if meaning.task == "keypoints" and not meaning.objects.flip:
             notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
@@ -148,20 +143,13 @@ class YoloSource:
         folders = [Path(os.path.relpath(folder, self._root)).as_posix() for folder in (place.parent, base)]
         inside = f"{Path(os.path.abspath(self._root)).as_posix()}/"  # of absolute paths
         text = io.StringIO(read_text(place, _MOST_BYTES), newline=None)  # splitlines() splits at U+2028, too
-        for number, line in enumerate(map(str.strip, text), 1):
-            if not line:
-                continue
+        for line in filter(None, map(str.strip, text)):
             names = [
                 posixpath.normpath(posixpath.join(folder, written)).removeprefix(inside)
                 for folder in folders
                 for written in (line, line.replace("\\", "/"))
             ]
-            name = next((each for each in names if os.path.lexists(self._root / each)), names[0])
-            if inner_name(name) is None and not self.allow_outside:
-                raise SourceError(
-                    f"{place}, line {number}: {line!r:.80} leaves {self._root}; set allow_outside to follow it"
-                )
-            yield name
+            yield next((each for each in names if os.path.lexists(self._root / each)), names[0])
 
     def _items(self, files: Iterable[str], numbers: int, findings: Findings) -> Iterator[Item]:
         """Yields the images with their labels; counts those without, with labels beside them, or of another image."""
@@ -383,8 +371,8 @@ def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
     with naming(f"{path}: a number of a class or nc is wrong: ", to=SourceError):
-        named = {integer(number): name for number, name in table.items()}
-        most = len(table) if count is None else integer(count)
+        named = {read_integer(number): name for number, name in table.items()}
+        most = len(table) if count is None else read_integer(count)
     if table and (sorted(named) != list(range(len(table))) or most != len(table)):
         raise SourceError(
             f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
@@ -407,7 +395,7 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMe
     """
     classes = _class_names(path, body.get("names"), body.get("nc"))
     with naming(f"{path}: kpt_shape or flip_idx is no list of integers: ", ValueError, TypeError, to=SourceError):
-        shape, flip = (tuple(map(integer, body.get(key, ()))) for key in ("kpt_shape", "flip_idx"))
+        shape, flip = (tuple(map(read_integer, body.get(key, ()))) for key in ("kpt_shape", "flip_idx"))
     chosen: Task = task or ("keypoints" if shape else "detection")
     if shape and chosen != "keypoints":
         raise SourceError(f"{path} has kpt_shape, so its lines are boxes and keypoints, not {chosen}; leave task out")

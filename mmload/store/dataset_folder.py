@@ -1,28 +1,45 @@
-"""Folder of an open dataset: its files, compared with the manifest and with what they were when the dataset was opened.
+"""Folder of an open dataset and its files: as they were when it was opened, read by position, or mapped.
 
 Opening takes the inode, size and time of modification of every file of the shards. A file is opened at its first use,
 and is the one that was there then, or an error: so rows of a dataset that takes the place of another are never read as
 rows of that. A file that is unlinked or replaced later is read as it was. Files can also be overwritten in place under
 a reader (``cp -r new/. old/``, ``rsync --inplace``): data is valid only after a check of its file, one ``fstat``.
-Imports no torch: ``mmload info`` needs no more than this.
+
+Files of rows are mapped as one copy-on-write array. Its rows are brought in by a call that returns an error if they
+cannot be read. A page that goes after that, as its file is truncated or its disk fails, ends the process by a SIGBUS
+when it is touched, as in every program that maps files. Imports no torch: ``mmload info`` needs no more than this.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import math
+import mmap
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from mmload.errors import DamagedError, StoreError
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
+from mmload.records import FieldSpec
 from mmload.runtime.regular_files import allow_more_files, open_regular
+from mmload.runtime.resources import free_memory
 from mmload.store.checksum import crc32
 from mmload.store.manifest import BYTES, FILE_NAME, META_NAME, OFFSETS, FileRecord, Manifest, files_of, tensordict_meta
+from mmload.store.row_numbers import Numbers
 from mmload.store.versions import read_any
+
+if TYPE_CHECKING:
+    from mmload.runtime.resident_pages import FileRanges
 
 _TRIES = 10
 
@@ -314,3 +331,258 @@ def dataset_files(manifest: Manifest) -> Iterator[DatasetFile]:
                 )
         for file, record in split.lists.items():
             yield DatasetFile(split=name, shard=None, name=f"{name}/{file}", record=record)
+
+
+ROW = np.dtype(
+    [
+        ("file", np.int64),
+        ("offset", np.int64),
+        ("bytes", np.int64),
+        ("height", np.int32),
+        ("width", np.int32),
+        ("encoding", np.uint8),
+    ],
+    align=True,
+)
+"""Place of a row: the number of its file, its first byte there, and its bytes; height and width of an image or a mask,
+else 0; and its encoding, :data:`~mmload.store.variable_rows.RAW` or :data:`~mmload.store.variable_rows.JPEG`."""
+
+Places = npt.NDArray[np.void]
+"""Structured [B] of :data:`ROW`."""
+
+MOST_FILES = 16_000
+"""Upper bound on mapped files: a process may have 65,530 maps on Linux, and a file and its gap are two."""
+
+_FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+
+
+class PreparedRows(NamedTuple):
+    """Rows in use, which are in memory or on their way to it.
+
+    Attributes:
+        map: where they are mapped.
+        places: [B], their places in their files.
+        files: int64 [B], the range of the map that each is in.
+        starts: int64 [B], the first byte of each in the map.
+        absent: int64 [B], the bytes of each that have to be read.
+        end: ends the use; None: nothing ends with it.
+    """
+
+    map: MappedRows
+    places: Places
+    files: Numbers
+    starts: Numbers
+    absent: Numbers
+    end: Callable[[], object] | None = None
+
+
+def reserved(size: int) -> npt.NDArray[np.uint8]:
+    """Reserves addresses over which files can be mapped; released with the array.
+
+    Returns:
+        uint8 [size], zeros that take no memory until they are written.
+
+    Raises:
+        StoreError: if there are not enough addresses.
+    """
+    kind = mmap.MAP_PRIVATE | _NO_RESERVE | mmap.MAP_ANONYMOUS
+    try:
+        return np.frombuffer(mmap.mmap(-1, size, flags=kind, prot=_READ_WRITE), dtype=np.uint8)
+    except OSError as error:
+        why = f"rows of {bytes_text(size)} cannot be mapped ({error.strerror})"
+        raise StoreError(f"{why}; raise the limit of address space (ulimit -v)") from error
+
+
+def map_over(address: int, size: int, handle: int | None, path: str | Path) -> None:
+    """Maps a file over reserved addresses, copy-on-write: writes never reach it. None: gives its pages back.
+
+    The descriptor may be closed afterwards.
+
+    Raises:
+        StoreError: if it cannot be mapped; the message names the path.
+    """
+    kind = mmap.MAP_PRIVATE | _FIXED | _NO_RESERVE | (mmap.MAP_ANONYMOUS if handle is None else 0)
+    if system_mmap()(address, size, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
+        raise StoreError(f"cannot map {path} ({os.strerror(ctypes.get_errno())})")
+
+
+@cache
+def system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
+    """Returns ``mmap`` of the C library: Python's own does not take an address."""
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    number, size = ctypes.c_int, ctypes.c_size_t
+    function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
+    typed: Callable[[int, int, int, int, int, int], int | None] = function
+    return typed
+
+
+def row_map(files: Callable[[], Sequence[OpenedFile]], spec: FieldSpec, ranks: int = 1) -> RowMap | None:
+    """Maps files of rows; returns None where they cannot be mapped, or not be brought in safely."""
+    from mmload.runtime.resident_pages import can_populate
+
+    try:
+        opened = files() if can_populate() else []
+        if not sum(file.size for file in opened) or len(opened) > MOST_FILES:
+            return None
+        return RowMap(opened, spec.row_bytes if spec.encoding is None else 1, ranks)
+    except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
+        return None
+
+
+class MappedRows(Protocol):
+    """Files of a field, or chunks of them, as one array. Thread-safe.
+
+    Attributes:
+        memory: uint8 [n]. What is written there stays in this process; only prepared rows may be read.
+        ranges: the files, or chunks, in ``memory``.
+        most_rows: upper bound on the rows that can be prepared at once.
+    """
+
+    memory: npt.NDArray[np.uint8]
+    ranges: FileRanges
+    most_rows: int = 2**31
+
+    def prepare(self, places: Places) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory.
+
+        Raises:
+            MmloadError: if a file has to be fetched before, and cannot be.
+        """
+
+    def release(self, prepared: PreparedRows) -> None:
+        """Ends the use of rows."""
+
+    def reason(self, file: int, why: str) -> MmloadError:
+        """Returns the error of one of the files, which the system does not read for the reason that is given."""
+
+    def begun(self, places: Places, files: Numbers, starts: Numbers) -> PreparedRows:
+        """Asks the system to read rows that are mapped."""
+        from mmload.runtime.resident_pages import announce, can_populate
+
+        lengths = np.ascontiguousarray(places["bytes"])
+        absent = (
+            announce(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
+        )
+        return PreparedRows(self, places, files, starts, absent)
+
+    def wait(self, prepared: PreparedRows, group: slice) -> None:
+        """Waits until some of the prepared rows are in memory.
+
+        Raises:
+            DamagedError, StoreError: as :meth:`error_of`.
+        """
+        from mmload.runtime.resident_pages import make_resident
+
+        absent = prepared.absent[group]
+        if absent.any():
+            lengths = np.ascontiguousarray(prepared.places["bytes"][group])
+            at = prepared.files[group], prepared.starts[group], lengths, absent
+            failed = make_resident(self.memory.ctypes.data, self.ranges, *at)
+            if failed >= 0:
+                raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
+
+    def error_of(self, prepared: PreparedRows, row: int) -> Exception:
+        """Returns the error of the file of a prepared row that cannot be read."""
+        from mmload.runtime.resident_pages import POPULATE_READ, advise
+
+        start, length = int(prepared.starts[row]), int(prepared.places["bytes"][row])
+        code = advise(self.memory.ctypes.data + start, length, POPULATE_READ)
+        return self.reason(int(prepared.files[row]), os.strerror(code or errno.EIO))
+
+
+class RowMap(MappedRows):
+    """Files of a field as one array.
+
+    Args:
+        files: at least one.
+        unit: bytes of a row; files begin at multiples of it, so that rows can be indexed over all files.
+        ranks: number of ranks of this machine, each of which reads a part of an epoch.
+
+    Raises:
+        StoreError: if a file cannot be mapped.
+    """
+
+    def __init__(self, files: Sequence[OpenedFile], unit: int, ranks: int) -> None:
+        from mmload.runtime import resident_pages as pages  # compiled only by those who map
+
+        self._files, self._pages = files, pages
+        step, sizes = math.lcm(unit, mmap.PAGESIZE), [file.size for file in files]
+        firsts, end = [], 0
+        for size in sizes:
+            firsts.append(end)
+            end = -(-(end + size) // step) * step
+        self.memory = reserved(firsts[-1] + sizes[-1])  # for all, so that one munmap releases everything
+        for file, first in zip(files, firsts, strict=True):
+            if file.size:
+                map_over(self.memory.ctypes.data + first, file.size, file.handle, file.path)
+        # A segment is read with its first row only if all files fit into memory: else it would be read for each row.
+        is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
+        self._needs_reads = [pages.needs_reads(file.handle) for file in files]
+        segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
+        self.ranges = pages.FileRanges(
+            firsts=np.array(firsts, np.int64),
+            ends=np.array(firsts, np.int64) + np.array(sizes, np.int64),
+            known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
+            segments=segments[:-1].astype(np.int64),
+            looks=not is_small and _tells_residency(files[0].path),
+            reads=any(self._needs_reads),
+            handles=np.array([file.handle for file in files], np.int64),
+        )
+        self._evictions = pages.EvictionPolicy(sum(sizes) // ranks)
+        if not is_small:  # else a fault reads what lies around it, which then is of use
+            for first, size in zip(firsts, sizes, strict=True):
+                pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
+            for file, reads in zip(files, self._needs_reads, strict=True):
+                if reads:  # else it reads up to 1.8 times the requested bytes
+                    os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def populate(self) -> str:
+        """Reads all files into memory, in order; what does not fit into free memory is not read: it would evict itself.
+
+        Returns:
+            What was done, as a sentence.
+
+        Raises:
+            DamagedError, StoreError: if a file was truncated, or cannot be read.
+        """
+        base, firsts, ends = self.memory.ctypes.data, self.ranges.firsts.tolist(), self.ranges.ends.tolist()
+        size, free = sum(ends) - sum(firsts), free_memory()
+        if size > free:
+            return f"not populated: {bytes_text(size)} of images, {bytes_text(free)} of memory free"
+        for file, first, end, reads in zip(self._files, firsts, ends, self._needs_reads, strict=True):
+            code = self._pages.populate(base + first, end - first, file.handle if reads else None)
+            if code:
+                file.check()
+                raise StoreError(f"cannot read {file.path} ({os.strerror(code)})")
+        self.ranges.known[:] = self._pages.RESIDENT
+        return "populated"
+
+    def prepare(self, places: Places) -> PreparedRows:
+        """Begins to bring rows, or parts of them, into memory."""
+        files = np.ascontiguousarray(places["file"])
+        return self.begun(places, files, self.ranges.firsts[files] + places["offset"])
+
+    def reason(self, file: int, why: str) -> MmloadError:
+        """Returns that a file was truncated, or why else it is not read."""
+        opened = self._files[file]
+        try:
+            opened.check()
+        except MmloadError as error:
+            return error
+        return StoreError(f"cannot read {opened.path} ({why})")
+
+    def release(self, prepared: PreparedRows) -> None:
+        """Evicts some of the prepared rows after their use from a page cache that is too small for all."""
+        if self.ranges.looks:
+            evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
+            if len(evicted):
+                at = prepared.files[evicted], prepared.starts[evicted], lengths
+                self._pages.evict(self.memory.ctypes.data, self.ranges, *at)
+
+
+def _tells_residency(path: str) -> bool:
+    """Returns whether ``mincore`` tells which pages of a file are in memory: only to its owner and its writers."""
+    return os.access(path, os.W_OK) or os.stat(path).st_uid == os.geteuid()

@@ -41,8 +41,8 @@ class FieldFile:
 
     Attributes:
         spec: spec of an element.
-        more: number of elements in addition to one per row.
-        counted: whether the rows determine the number of elements.
+        more: number of elements in addition to one per row: 1 for offsets, the last of which is the end.
+        counted: whether the rows determine the number of elements; not that of the bytes of variable-size rows.
         is_list: whether its rows are lists, which may be empty; object storage gives these files as a whole.
     """
 

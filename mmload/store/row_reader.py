@@ -1,60 +1,44 @@
-"""Rows of a field, of a split or of a concatenation of splits, read into memory that the caller owns, or mapped.
+"""Rows of a field, of a split or of a concatenation of splits: where they are in files, and reading them.
 
-Rows of fixed and of variable size have one description, :data:`ROW`; reading, mapping and rendering need no other. Few
-rows are read (``preadv``), many are mapped: files as one copy-on-write array. Its rows are brought in by a call that
-returns an error if they cannot be read. A page that goes after that, as its file is truncated or its disk fails, ends
-the process by a SIGBUS when it is touched, as in every program that maps files. torch is imported only where tensors
-are requested: :meth:`RowReader.array` needs none.
+A fixed-size row begins at its number times its bytes, a variable-size row or a list where its shard's offsets say. Both
+have one description, :data:`~mmload.store.dataset_folder.ROW`; reading, mapping and rendering need no other. Rows are
+read here (``preadv``) if they cannot be mapped, or if only a few are needed. torch is imported only where tensors are
+requested: :meth:`RowReader.array` needs none.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import math
-import mmap
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
+from mmload.errors import DamagedError, MmloadError
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import SEGMENTS, parts_fault
 from mmload.records import PADDING, VARIABLE, FieldSpec
 from mmload.runtime.declarations import External
+from mmload.runtime.host_memory import sections_of, zeros
 from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.resources import free_memory
-from mmload.store.dataset_folder import OpenedFile
+from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, row_map
+from mmload.store.manifest import (
+    BYTES,
+    ENCODINGS,
+    OFFSETS,
+    ORDER_DTYPE,
+    ORDER_NAME,
+    SIZES,
+    SplitRecord,
+    file_name,
+    parts_of,
+)
 from mmload.store.row_numbers import Numbers, row_blocks
-from mmload.store.variable_rows import Pixels, VariableRows
+from mmload.store.row_sources import Samples
+from mmload.store.variable_rows import RAW, Index, Pixels, VariableRows, encoding_of, fault_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from mmload.runtime.resident_pages import FileRanges
-
-
-ROW = np.dtype(
-    [
-        ("file", np.int64),
-        ("offset", np.int64),
-        ("bytes", np.int64),
-        ("height", np.int32),
-        ("width", np.int32),
-        ("encoding", np.uint8),
-    ],
-    align=True,
-)
-"""Place of a row: the number of its file, its first byte there, and its bytes; height and width of an image or a mask,
-else 0; and its encoding, :data:`~mmload.store.variable_rows.RAW` or :data:`~mmload.store.variable_rows.JPEG`."""
-
-Places = npt.NDArray[np.void]
-"""Structured [B] of :data:`ROW`."""
 
 
 class Rows(Protocol):
@@ -161,7 +145,7 @@ class RowReader:
         Raises:
             DamagedError, StoreError: as :meth:`gather`.
         """
-        values, is_half = self._values(name, rows), self.spec(name).dtype == "bfloat16"
+        values, is_half = self.values(name, rows), self.spec(name).dtype == "bfloat16"
         return (values.astype(np.uint32) << 16).view(np.float32) if is_half else values
 
     def gather(self, name: str, rows: Numbers) -> Tensor:
@@ -176,11 +160,11 @@ class RowReader:
         """
         import torch
 
-        values = torch.from_numpy(self._values(name, rows))
+        values = torch.from_numpy(self.values(name, rows))
         # Of bfloat16; an operation on every batch would hand the interpreter lock over.
         return values.view(torch.bfloat16) if self.spec(name).dtype == "bfloat16" else values
 
-    def _values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
+    def values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows as arrays, with those of bfloat16 as uint16; the first time all of them, if they are a column."""
         if (column := self._columns.get(name)) is not None:
             return column[rows]
@@ -360,85 +344,6 @@ class PaddedLists:
 
 Bytes = npt.NDArray[np.uint8]
 
-MOST_FILES = 16_000
-"""Upper bound on mapped files: a process may have 65,530 maps on Linux, and a file and its gap are two."""
-
-_FIXED = 0x10  # MAP_FIXED of Linux and macOS, which the mmap module does not have
-_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0x40  # MAP_NORESERVE: else a map larger than the memory is refused
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-_FAILED = ctypes.c_void_p(-1).value
-
-
-class PreparedRows(NamedTuple):
-    """Rows in use, which are in memory or on their way to it.
-
-    Attributes:
-        map: where they are mapped.
-        places: [B], their places in their files.
-        files: int64 [B], the range of the map that each is in.
-        starts: int64 [B], the first byte of each in the map.
-        absent: int64 [B], the bytes of each that have to be read.
-        end: ends the use; None: nothing ends with it.
-    """
-
-    map: MappedRows
-    places: Places
-    files: Numbers
-    starts: Numbers
-    absent: Numbers
-    end: Callable[[], object] | None = None
-
-
-def map_files(files: Sequence[OpenedFile], starts: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """Maps files into one array; it is paged in on access, and unmapped with the array.
-
-    Args:
-        files: at least one; their descriptors may be closed afterwards.
-        starts: the byte at which each file begins, a multiple of the page size, in ascending order; memory between two
-            files must not be touched.
-
-    Returns:
-        uint8 [n]; writes stay in this process's memory and never reach the files.
-
-    Raises:
-        StoreError: if a file cannot be mapped.
-    """
-    # Reserve addresses for all, map the files over them; one munmap releases everything.
-    array, kind = reserved(starts[-1] + files[-1].size), mmap.MAP_PRIVATE | _NO_RESERVE
-    for file, start in zip(files, starts, strict=True):
-        address = array.ctypes.data + start
-        if file.size and system_mmap()(address, file.size, _READ_WRITE, kind | _FIXED, file.handle, 0) == _FAILED:
-            raise StoreError(f"cannot map {file.path} ({os.strerror(ctypes.get_errno())})")
-    return array
-
-
-def reserved(size: int) -> npt.NDArray[np.uint8]:
-    """Reserves addresses over which files can be mapped; released with the array.
-
-    Returns:
-        uint8 [size], zeros that take no memory until they are written.
-
-    Raises:
-        StoreError: if there are not enough addresses.
-    """
-    kind = mmap.MAP_PRIVATE | _NO_RESERVE | mmap.MAP_ANONYMOUS
-    try:
-        return np.frombuffer(mmap.mmap(-1, size, flags=kind, prot=_READ_WRITE), dtype=np.uint8)
-    except OSError as error:
-        why = f"rows of {bytes_text(size)} cannot be mapped ({error.strerror})"
-        raise StoreError(f"{why}; raise the limit of address space (ulimit -v)") from error
-
-
-@cache
-def system_mmap() -> Callable[[int, int, int, int, int, int], int | None]:
-    """Returns ``mmap`` of the C library: Python's own does not take an address."""
-    function = ctypes.CDLL(None, use_errno=True).mmap
-    function.restype = ctypes.c_void_p
-    number, size = ctypes.c_int, ctypes.c_size_t
-    function.argtypes = (ctypes.c_void_p, size, number, number, number, ctypes.c_longlong)
-    typed: Callable[[int, int, int, int, int, int], int | None] = function
-    return typed
-
 
 _MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
 
@@ -452,165 +357,168 @@ def copy_ranges(
         _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
-def row_map(files: Callable[[], Sequence[OpenedFile]], spec: FieldSpec, ranks: int = 1) -> RowMap | None:
-    """Maps files of rows; returns None where they cannot be mapped, or not be brought in safely."""
-    from mmload.runtime.resident_pages import can_populate
-
-    try:
-        opened = files() if can_populate() else []
-        if not sum(file.size for file in opened) or len(opened) > MOST_FILES:
-            return None
-        return RowMap(opened, spec.row_bytes if spec.encoding is None else 1, ranks)
-    except (OSError, MmloadError):  # too many addresses; or a file that cannot be read, which may not be needed
-        return None
+_MOST_BYTES = 8 * 2**20  # of rows that one call reads
 
 
-class MappedRows(Protocol):
-    """Files of a field, or chunks of them, as one array. Thread-safe.
+class FieldRows:
+    """Rows of one field of a split. Thread-safe.
 
     Attributes:
-        memory: uint8 [n]. What is written there stays in this process; only prepared rows may be read.
-        ranges: the files, or chunks, in ``memory``.
-        most_rows: upper bound on the rows that can be prepared at once.
+        files: files of the split.
+        name: name of the field.
+        file: name of the files with the rows.
+        shards: number of shards, each of which has one file of rows.
     """
 
-    memory: npt.NDArray[np.uint8]
-    ranges: FileRanges
-    most_rows: int = 2**31
+    def __init__(self, files: LocalFiles, name: str) -> None:
+        self.files, self.name, self.spec = files, name, files.record.fields[name]
+        self.file = file_name(name, self.spec)
+        shards = files.record.shards
+        self.shards = len(shards)
+        self._first_rows = np.cumsum([0, *(shard.rows for shard in shards)])
+        self._first_bytes = np.cumsum([0, *(shard.files[self.file].bytes for shard in shards)])
 
-    def prepare(self, places: Places) -> PreparedRows:
-        """Begins to bring rows, or parts of them, into memory.
+    def __len__(self) -> int:
+        return self.files.record.rows
 
-        Raises:
-            MmloadError: if a file has to be fetched before, and cannot be.
-        """
+    def opened(self) -> list[OpenedFile]:
+        """Returns the open files of the rows."""
+        return [self.files.opened(self.file, shard) for shard in range(self.shards)]
 
-    def release(self, prepared: PreparedRows) -> None:
-        """Ends the use of rows."""
+    def mapped(self, ranks: int = 1) -> MappedRows | None:
+        return row_map(self.opened, self.spec, ranks)
 
-    def reason(self, file: int, why: str) -> MmloadError:
-        """Returns the error of one of the files, which the system does not read for the reason that is given."""
+    def located(self, rows: Numbers) -> Places:
+        spec, rows = self.spec, self.files.shard_rows(rows)
+        if spec.encoding is None:
+            size, (height, width) = spec.row_bytes, spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
+            places, begins = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows)), rows * size
+        else:
+            index, places = self.index, zeros(len(rows), ROW)
+            begins = index.offsets[rows]
+            places["bytes"] = index.offsets[rows + 1] - begins
+            places["height"], places["width"] = index.sizes[:, 0][rows], index.sizes[:, 1][rows]
+            places["encoding"] = index.encodings[rows]
+        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows), np.int64)
+        places["file"] = shards
+        places["offset"] = begins - self._first_bytes[shards]
+        return places
 
-    def begun(self, places: Places, files: Numbers, starts: Numbers) -> PreparedRows:
-        """Asks the system to read rows that are mapped."""
-        from mmload.runtime.resident_pages import announce, can_populate
+    def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
+        ranges = self._ranges(places, out, starts) if len(places) else []
+        for file, offset, part in ranges if len(ranges) > 1 else ():
+            file.prefetch(offset, len(part))
+        for file, offset, part in ranges:
+            file.fill(part, offset)
+        for file in {file for file, _, _ in ranges}:
+            file.check()
 
-        lengths = np.ascontiguousarray(places["bytes"])
-        absent = (
-            announce(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
-        )
-        return PreparedRows(self, places, files, starts, absent)
+    def _ranges(self, places: Places, out: memoryview, starts: Numbers) -> list[tuple[OpenedFile, int, memoryview]]:
+        """Returns the ranges of files to read, and where to: rows that follow each other in a file and in memory."""
+        file, offset, size = places["file"], places["offset"], places["bytes"]
+        breaks = (np.diff(file) != 0) | (offset[1:] != offset[:-1] + size[:-1])
+        breaks |= (starts[1:] != starts[:-1] + size[:-1]) | (np.diff(starts // _MOST_BYTES) != 0)
+        heads = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+        lasts = np.append(heads[1:], len(places)) - 1
+        lists = file[heads], offset[heads], starts[heads], starts[lasts] + size[lasts]
+        return [
+            (self.files.opened(self.file, number), at, out[start:end])  # of lists, not arrays: 5 us less a row
+            for number, at, start, end in zip(*(values.tolist() for values in lists), strict=True)
+        ]
 
-    def wait(self, prepared: PreparedRows, group: slice) -> None:
-        """Waits until some of the prepared rows are in memory.
-
-        Raises:
-            DamagedError, StoreError: as :meth:`error_of`.
-        """
-        from mmload.runtime.resident_pages import make_resident
-
-        absent = prepared.absent[group]
-        if absent.any():
-            lengths = np.ascontiguousarray(prepared.places["bytes"][group])
-            at = prepared.files[group], prepared.starts[group], lengths, absent
-            failed = make_resident(self.memory.ctypes.data, self.ranges, *at)
-            if failed >= 0:
-                raise self.error_of(prepared, group.indices(len(prepared.places))[0] + failed)
-
-    def error_of(self, prepared: PreparedRows, row: int) -> Exception:
-        """Returns the error of the file of a prepared row that cannot be read."""
-        from mmload.runtime.resident_pages import POPULATE_READ, advise
-
-        start, length = int(prepared.starts[row]), int(prepared.places["bytes"][row])
-        code = advise(self.memory.ctypes.data + start, length, POPULATE_READ)
-        return self.reason(int(prepared.files[row]), os.strerror(code or errno.EIO))
-
-
-class RowMap(MappedRows):
-    """Files of a field as one array.
-
-    Files begin at multiples of ``unit`` bytes, so that rows of that size can be
-    indexed over all files. So many ``ranks`` of this machine read a part of each epoch.
-
-    Raises:
-        StoreError: if a file cannot be mapped.
-    """
-
-    def __init__(self, files: Sequence[OpenedFile], unit: int, ranks: int) -> None:
-        from mmload.runtime import resident_pages as pages  # compiled only by those who map
-
-        self._files, self._pages = files, pages
-        step, sizes = math.lcm(unit, mmap.PAGESIZE), [file.size for file in files]
-        firsts, end = [], 0
-        for size in sizes:
-            firsts.append(end)
-            end = -(-(end + size) // step) * step
-        self.memory = map_files(files, firsts)
-        # Segments of rows that do not all stay in memory would be read for each of their rows.
-        is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
-        self._needs_reads = [pages.needs_reads(file.handle) for file in files]
-        segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
-        self.ranges = pages.FileRanges(
-            firsts=np.array(firsts, np.int64),
-            ends=np.array(firsts, np.int64) + np.array(sizes, np.int64),
-            known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
-            segments=segments[:-1].astype(np.int64),
-            looks=not is_small and _tells_residency(files[0].path),
-            reads=any(self._needs_reads),
-            handles=np.array([file.handle for file in files], np.int64),
-        )
-        self._evictions = pages.EvictionPolicy(sum(sizes) // ranks)
-        if not is_small:  # else a fault reads what lies around it, which then is of use
-            for first, size in zip(firsts, sizes, strict=True):
-                pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
-            for file, reads in zip(files, self._needs_reads, strict=True):
-                if reads:  # else it reads up to 1.8 times the requested bytes
-                    os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
-
-    def populate(self) -> str:
-        """Reads all files into memory, in order; what does not fit into free memory is not read: it would evict itself.
-
-        Returns:
-            What was done, as a sentence.
-
-        Raises:
-            DamagedError, StoreError: if a file was truncated, or cannot be read.
-        """
-        base, firsts, ends = self.memory.ctypes.data, self.ranges.firsts.tolist(), self.ranges.ends.tolist()
-        size, free = sum(ends) - sum(firsts), free_memory()
-        if size > free:
-            return f"not populated: {bytes_text(size)} of images, {bytes_text(free)} of memory free"
-        for file, first, end, reads in zip(self._files, firsts, ends, self._needs_reads, strict=True):
-            code = self._pages.populate(base + first, end - first, file.handle if reads else None)
-            if code:
-                file.check()
-                raise StoreError(f"cannot read {file.path} ({os.strerror(code)})")
-        self.ranges.known[:] = self._pages.RESIDENT
-        return "populated"
-
-    def prepare(self, places: Places) -> PreparedRows:
-        """Begins to bring rows, or parts of them, into memory."""
-        files = np.ascontiguousarray(places["file"])
-        return self.begun(places, files, self.ranges.firsts[files] + places["offset"])
-
-    def reason(self, file: int, why: str) -> MmloadError:
-        """Returns that a file was truncated, or why else it is not read."""
-        opened = self._files[file]
+    def damaged(self, row: int, reason: str) -> DamagedError:
+        files = self.files
         try:
-            opened.check()
-        except MmloadError as error:
-            return error
-        return StoreError(f"cannot read {opened.path} ({why})")
+            sample = repr(Samples(files.folder, files.split, files.record).source(row).id)
+        except MmloadError:
+            sample = "an unknown sample (its list is damaged)"
+        where = f"row {row} of split {files.split!r} of {files.folder.title}, made from {sample}"
+        return DamagedError(f"{self.name} of {where}, is damaged: {reason}; {files.folder.remedy}")
 
-    def release(self, prepared: PreparedRows) -> None:
-        """Evicts some of the prepared rows after their use from a page cache that is too small for all."""
-        if self.ranges.looks:
-            evicted, lengths = self._evictions.choose(prepared.starts, prepared.places["bytes"], prepared.absent)
-            if len(evicted):
-                at = prepared.files[evicted], prepared.starts[evicted], lengths
-                self._pages.evict(self.memory.ctypes.data, self.ranges, *at)
+    @lazy_property
+    def index(self) -> Index:
+        """Places of all variable-size rows of the shards: read and checked at the first use.
+
+        Raises:
+            DamagedError: if offsets, sizes or encodings contradict each other, the rows' bytes or the manifest's
+                checksums; it names the file.
+            StoreError: if a file cannot be opened or read, or was written to.
+        """
+        rows, encoding = int(self._first_rows[-1]), encoding_of(self.spec)
+        offsets, is_list = np.zeros(rows + 1, np.int64), self.spec.is_list
+        sizes = np.broadcast_to(np.int32(0), (rows, 2)) if is_list else np.empty((rows, 2), np.int32)
+        encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
+        for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
+            parts = {part: self._read_part(part, shard) for part in parts_of(self.spec) if part != BYTES}
+            before, after = self._first_bytes[shard : shard + 2].tolist()
+            if not is_list:
+                sizes[first:stop] = parts[SIZES]
+            if encoding is None:
+                encodings[first:stop] = parts[ENCODINGS]
+            fault = fault_of(parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec, after - before)
+            if fault is not None:
+                raise self.files.opened(f"{self.name}.{OFFSETS}", shard).damaged(f"row {fault[0]}: {fault[1]}")
+            offsets[first : stop + 1] = parts[OFFSETS] + before
+        return Index(offsets=offsets, sizes=sizes, encodings=encodings)
+
+    def _read_part(self, part: str, shard: int) -> npt.NDArray[Any]:
+        """Reads a shard's offsets, sizes or encodings."""
+        file, rows = parts_of(self.spec)[part], self.files.record.shards[shard].rows
+        out = np.empty((rows + file.more, *file.spec.shape), file.spec.dtype)
+        self.files.opened(f"{self.name}.{part}", shard).fill_checked(bytes_of(out))
+        return out
 
 
-def _tells_residency(path: str) -> bool:
-    """Returns whether ``mincore`` tells which pages of a file are in memory: only to its owner and its writers."""
-    return os.access(path, os.W_OK) or os.stat(path).st_uid == os.geteuid()
+class LocalFiles:
+    """Files of a split in a folder. Thread-safe, picklable, and safe to use after a fork."""
+
+    def __init__(self, folder: Folder, split: str, record: SplitRecord) -> None:
+        self.folder, self.split, self.record = folder, split, record
+        self._opened_files: dict[tuple[int, str], OpenedFile] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder, self.split, self.record)  # files are opened again, lazily
+
+    def field(self, name: str) -> FieldRows:
+        """Returns the rows of a field."""
+        return FieldRows(self, name)
+
+    @lazy_property
+    def order(self) -> Numbers | None:
+        """For each row its number over all shards, int64 [rows]; None: the same number. Read at the first use.
+
+        Raises:
+            DamagedError: if it is not the list that the manifest names.
+            StoreError: if it cannot be read.
+        """
+        if self.record.order is None:
+            return None
+        name = f"{self.split}/{self.record.list_name(ORDER_NAME)}"
+        file = OpenedFile(self.folder, name, self.record.order.rows)
+        order = np.empty(self.record.rows, ORDER_DTYPE)
+        file.fill_checked(bytes_of(order))
+        if len(order) and not 0 <= order.min() <= order.max() < self.record.rows_of_shards.sum():
+            raise file.damaged("it has rows that no shard has")
+        return order.astype(np.int64, copy=False)
+
+    def shard_rows(self, rows: Numbers) -> Numbers:
+        """Returns the number over all shards of each row, int64 [B]."""
+        order = self.order
+        return rows if order is None else order[rows]
+
+    def opened(self, name: str, shard: int) -> OpenedFile:
+        """Returns an open file of a shard, by its name without ``.memmap``.
+
+        Lock-free, as a fork could leave a lock held.
+        """
+        key = (shard, name)
+        opened = self._opened_files.get(key)
+        if opened is None:
+            path, record = f"{self.record.shard_folder(self.split, shard)}/{name}.memmap", self.record.shards[shard]
+            opened = self._opened_files.setdefault(key, OpenedFile(self.folder, path, record.files[name]))
+        return opened
+
+    def check(self) -> None:
+        """Checks that all that was read of open files so far belongs to the dataset; raises what a file does."""
+        for file in list(self._opened_files.values()):
+            file.check()

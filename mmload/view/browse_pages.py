@@ -7,6 +7,7 @@ It takes the parts of an address and returns a :class:`PageReply`. It knows noth
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -18,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mmload.errors import MmloadError, UsageError, choices, one_line
+from mmload.errors import MmloadError, SampleError, UsageError, choices, one_line
 from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, name_of_target, shown_classes
 from mmload.pictures.drawing import data_url, encoded, name_of
 from mmload.records import has_images
 from mmload.sources.exclusion import originals_of
+from mmload.sources.files import inner_name
 from mmload.store.dataset import Dataset, Split, cells_of_rows, class_field, labels_of, members_of
-from mmload.view.facts import Originals
 from mmload.view.marks import REASONS, Marks
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ MOST_ROWS = 200
 
 _THUMBNAIL, _LARGE, _DRAWN, _PHOTOGRAPH = 160, 512, 224, 1024  # pixels of a side
 _NEIGHBORS = 7  # rows in the batch of a draw beside it, so that steps that mix samples have something to mix
-_KEPT = 8  # classes whose rows are remembered
+_CACHED = 8  # classes whose rows are cached
 _STATIC = {
     "": ("browse.html", "text/html"),
     "style.css": ("browse.css", "text/css"),
@@ -84,7 +85,7 @@ class Pages:
         self._marks = Marks(marks, self._dataset.path)
         self._originals = Originals(source, self._dataset.manifest.recipe)
         self._augmentation, self._collate_for, self._seed = augmentation, collate_for, seed
-        self._members = lru_cache(_KEPT)(_members)
+        self._members = lru_cache(_CACHED)(_members)
         self._gets: Mapping[str, Callable[[Mapping[str, str]], PageReply]] = {
             "api/about": self._about,
             "api/rows": self._rows,
@@ -242,6 +243,54 @@ class Pages:
         if row >= len(split):
             raise UsageError(f"row {row} is not in split {split.name}, which has {len(split):,}")
         return split, row
+
+
+class Originals:
+    """Files of a source, its folder or its list: the photographs that rows were made of, below its folder only."""
+
+    def __init__(self, root: Path | None, recipe: Mapping[str, Any]) -> None:
+        source, decode = recipe.get("source"), recipe.get("decode")
+        self._folder = source.get("folder") if isinstance(source, dict) else None
+        self._oriented = isinstance(decode, dict) and decode.get("exif_orient") is True
+        self._root = None if root is None else root.resolve() if root.is_dir() else root.resolve().parent
+
+    def picture(self, sample: str) -> Image.Image:
+        """Reads the photograph of a sample, in RGB.
+
+        Raises:
+            UsageError: if the source was not given, or has no such file.
+            SampleError: if the file cannot be read or is no image.
+        """
+        from mmload.sources.decode import Decoder  # torch
+        from mmload.sources.files import SampleFiles
+
+        root, name = self._place(sample)
+        pixels, _, _ = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented))
+        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+
+    def missing(self, sample: str) -> str:
+        """Returns why there is no photograph of a sample; empty if there is a file."""
+        try:
+            self._place(sample)
+        except (UsageError, SampleError) as error:
+            return str(error)
+        return ""
+
+    def _place(self, sample: str) -> tuple[Path, str]:
+        """Returns the folder and the name of a sample's file, below the source's folder, with its links followed."""
+        if self._root is None:
+            raise UsageError("start mmload browse with --source ROOT to see the original image")
+        folders = ["", "VOCdevkit", *([self._folder] if isinstance(self._folder, str) else [])]
+        for folder in folders:
+            name = inner_name(os.path.join(folder, sample))
+            if name is None:
+                continue
+            real = os.path.realpath(self._root / name)
+            if real.startswith(os.path.join(self._root, "")) and os.path.isfile(real):
+                return self._root, os.path.relpath(real, self._root)
+        raise UsageError(
+            f"file {sample} does not exist in {self._root}; give the folder that the dataset was built from"
+        )
 
 
 def _owner(split: Split) -> str:

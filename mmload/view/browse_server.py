@@ -45,7 +45,6 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128  # with the 5 of socketserver, 100 marks at once wait for repeated connection attempts
 
     def __init__(self, pages: Pages, port: int = 0) -> None:
         self.pages, self.token = pages, secrets.token_urlsafe(24)

@@ -22,10 +22,22 @@ from mmload.runtime.declarations import inlined
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.resources import in_threads
 
+SIDE = 16
+"""Lines and columns of a thumbnail."""
+
+CLOSE_BITS = 14
+"""Hashes that differ in at most so many of 63 bits may be of one picture; of different ones 31 differ on average."""
+
+SATURATED = 240.0
+"""Levels: blocks that are brighter in either thumbnail are not compared, as brightening cuts them off."""
+
+FEWEST, FEWEST_INSIDE = 32, 12
+"""Blocks that a correlation needs, and blocks of which all around are compared, too."""
+
 LEAST_COARSE, LEAST_FINE = 0.7, 0.9
 """Thumbnails of one picture are correlated so much at least: their blocks, and what is left of these less those around.
 
-The second tells shirts on the same floor apart, where the first is up to 0.98. docs/inspection.md has the numbers."""
+The second tells shirts on the same floor apart, where the first is up to 0.98."""
 
 EQUAL = 0.99
 """A coarse correlation that suffices alone: what is left of a picture out of focus is the noise of its encoding."""
@@ -37,7 +49,15 @@ _MOST_PAIRS = 2_000_000
 _TILE = 2048
 _AT_ONCE = 1024  # thumbnails: 1 MiB
 
+_U = np.uintp  # the type of places in compiled loops, which need not handle negative ones
+
+Pixels = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+Tile = tuple[int, int, int, int]
+"""Rows, from and to, that are compared with later ones, from and to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +76,6 @@ class Copies:
     correlation: Floats
     equal: Flags
     complete: bool
-
-
-Tile = tuple[int, int, int, int]
-"""Rows, from and to, that are compared with later ones, from and to."""
 
 
 def copies(
@@ -170,28 +186,8 @@ def _close(codes: Hashes, bounds: Sequence[int]) -> tuple[Numbers, bool]:
 def _pairs_of_tile(codes: Hashes, tile: Tile) -> Numbers:
     """Finds the pairs of a tile."""
     out = np.empty((_MOST_PAIRS, 2), np.int64)  # what is not written takes no memory
-    count = int(compare(codes, *tile, out))
+    count = int(write_close_pairs(codes, *tile, out))
     return out[: min(count, len(out))].copy()
-
-
-SIDE = 16
-"""Lines and columns of a thumbnail."""
-
-CLOSE_BITS = 14
-"""Hashes that differ in at most so many of 63 bits may be of one picture; of different ones 31 differ on average."""
-
-SATURATED = 240.0
-"""Levels: blocks that are brighter in either thumbnail are not compared, as brightening cuts them off."""
-
-FEWEST, FEWEST_INSIDE = 32, 12
-"""Blocks that a correlation needs, and blocks of which all around are compared, too."""
-
-_U = np.uintp
-
-Pixels = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
-Hashes = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
 
 
 def reduce(images: Pixels) -> tuple[Floats, Floats, Floats]:
@@ -253,12 +249,12 @@ def _bits(code: Any) -> Any:
 
 
 @numba_compiled("int64(uint64[::1], int64, int64, int64, int64, int64[:, ::1])")
-def compare(codes: Hashes, start: int, stop: int, low: int, high: int, out: Numbers) -> np.int64:
+def write_close_pairs(codes: Hashes, start: int, stop: int, low: int, high: int, out: Numbers) -> np.int64:
     """Compares codes from ``start`` to ``stop`` with later ones from ``low`` to ``high``.
 
     Writes the pairs as far as there is room, and counts all of them.
 
-    Whether any of 64 comparisons is close is decided first: pairs are rare.
+    It looks for any close pair among 64 codes before it writes one, as pairs are rare.
     """
     found = np.int64(0)
     limit = np.uint64(CLOSE_BITS)

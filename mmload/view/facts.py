@@ -6,16 +6,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from mmload.errors import DamagedError, SampleError, UsageError, choices, counted, one_line
+from mmload.errors import DamagedError, UsageError, choices, counted, one_line
 from mmload.records import VARIABLE, FieldSpec
 from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import BYTES, SKIPPED_NAME, Manifest, SplitRecord
 from mmload.store.row_sources import Samples
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 CHECKS = ("verify", "parity", "bench")
 """Keys of what ``--record`` keeps in the card of a dataset."""
@@ -213,55 +210,3 @@ def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> st
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedError(f"{folder.name(file)} cannot be read ({error}); {folder.remedy}") from error
     return None
-
-
-class Originals:
-    """Files of a source, its folder or its list: the photographs that rows were made of, below its folder only."""
-
-    def __init__(self, root: Path | None, recipe: Mapping[str, Any]) -> None:
-        source, decode = recipe.get("source"), recipe.get("decode")
-        self._folder = source.get("folder") if isinstance(source, dict) else None
-        self._oriented = isinstance(decode, dict) and decode.get("exif_orient") is True
-        self._root = None if root is None else root.resolve() if root.is_dir() else root.resolve().parent
-
-    def picture(self, sample: str) -> Image.Image:
-        """Reads the photograph of a sample, in RGB.
-
-        Raises:
-            UsageError: if the source was not given, or has no such file.
-            SampleError: if the file cannot be read or is no image.
-        """
-        from PIL import Image
-
-        from mmload.sources.decode import Decoder  # torch
-        from mmload.sources.files import SampleFiles
-
-        root, name = self._place(sample)
-        pixels = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented)).pixels
-        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-
-    def missing(self, sample: str) -> str:
-        """Returns why there is no photograph of a sample; empty if there is a file."""
-        try:
-            self._place(sample)
-        except (UsageError, SampleError) as error:
-            return str(error)
-        return ""
-
-    def _place(self, sample: str) -> tuple[Path, str]:
-        """Returns the folder and the name of a sample's file, below the source's folder, with its links followed."""
-        from mmload.sources.files import inner_name
-
-        if self._root is None:
-            raise UsageError("start mmload browse with --source ROOT to see the original image")
-        folders = ["", "VOCdevkit", *([self._folder] if isinstance(self._folder, str) else [])]
-        for folder in folders:
-            name = inner_name(os.path.join(folder, sample))
-            if name is None:
-                continue
-            real = os.path.realpath(self._root / name)
-            if real.startswith(os.path.join(self._root, "")) and os.path.isfile(real):
-                return self._root, os.path.relpath(real, self._root)
-        raise UsageError(
-            f"file {sample} does not exist in {self._root}; give the folder that the dataset was built from"
-        )

@@ -80,8 +80,8 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
         )
     if not code["level"]:
         lines.append(
-            "the package has no machine code for this processor: kernels are compiled by their first call, which needs "
-            "pip install 'mmload[compile]'"
+            "the package has no machine code for this processor: a kernel is compiled by its first call on a machine"
+            + ("" if facts["packages"]["numba"] else ", which needs pip install 'mmload[compile]'")
         )
     if not facts["turbojpeg"]:
         lines.append(
@@ -115,7 +115,7 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
     if dataset is not None and dataset["bytes"] > memory["free_bytes"]:
         lines.append(
             f"{dataset['path']} has {bytes_text(dataset['bytes'])}, more than the {bytes_text(memory['free_bytes'])} "
-            "of memory that are free; shuffle in blocks (docs/clusters.md)"
+            "of memory that are free; each epoch reads from the disk what does not fit (docs/loading.md)"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""Looks at every row of a dataset once: brightness, outliers, copies, and how often classes occur.
+"""Looks at every row of a dataset once: brightness, outliers, copies, and how often classes and boxes occur.
 
 Brightness, outliers and copies are computed from thumbnails of 16 x 16 grays and a few sums: 1 KiB per row, made in one
 pass over its pixels. :mod:`mmload.view.report_page` writes the page.
@@ -20,7 +20,6 @@ from mmload.runtime.resources import in_threads
 from mmload.sources.exclusion import line_of
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split, labels_of
-from mmload.view.box_facts import BoxFacts, box_facts
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, groups, reduce
 
 DARK, LIGHT = 12.0, 243.0
@@ -33,9 +32,6 @@ NARROW = 3.0
 """The longer side of an original over the shorter one from which on its aspect is called extreme."""
 
 BINS = 16
-
-MOST_PICTURES, MOST_ROWS = 48, 8
-"""Pictures that are named, of those in several rows, and rows of each."""
 
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
@@ -61,37 +57,19 @@ class CopiedPicture:
     """A picture that several rows show.
 
     Attributes:
-        rows: (split, row) of two of them, in two splits if there are such; then those of a few more.
-        count: number of rows that show it.
+        rows: (split, row) of all of them; the first two are those that are compared, in two splits if there are such.
         correlation: correlation of the first two.
         equal: whether every pixel of the first two is the same.
     """
 
     rows: list[tuple[str, int]]
-    count: int
     correlation: float
     equal: bool
 
-
-@dataclass(frozen=True, kw_only=True)
-class CopiedPictures:
-    """All pictures that several rows show.
-
-    Attributes:
-        first: the most conspicuous: those in two splits, then equal rows, then the most alike ones.
-        count: number of pictures.
-        across: number of pictures that are in two splits.
-        rows: number of rows that show them.
-        again: (split, row) of all of these rows but the first of each picture.
-        complete: whether these are all.
-    """
-
-    first: list[CopiedPicture]
-    count: int
-    across: int
-    rows: int
-    again: list[tuple[str, int]]
-    complete: bool
+    @property
+    def is_across(self) -> bool:
+        """Whether it is in two splits."""
+        return self.rows[0][0] != self.rows[1][0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +80,8 @@ class DatasetReport:
         brightness: split -> rows in each of 16 bins of their mean gray.
         sizes: split -> (height, width) of the originals, int64 [N, 2]; 0 where it is not known.
         outliers: the most conspicuous first.
-        copied: pictures that several rows show.
+        copied: pictures that several rows show: those in two splits first, then equal rows, then the most alike ones.
+        complete: whether these are all.
         classes: split -> its classes, where rows have several.
         boxes: split -> its boxes, where rows have boxes.
     """
@@ -110,7 +89,8 @@ class DatasetReport:
     brightness: dict[str, npt.NDArray[np.int64]]
     sizes: dict[str, npt.NDArray[np.int64]]
     outliers: list[Outlier]
-    copied: CopiedPictures
+    copied: list[CopiedPicture]
+    complete: bool
     classes: dict[str, ClassRows]
     boxes: dict[str, BoxFacts]
 
@@ -138,6 +118,7 @@ def report(dataset: Dataset, *, progress: Progress = lambda done, total: None) -
         sizes=sizes,
         outliers=sorted(found, key=lambda one: -one.strength),
         copied=_copied(pairs, list(splits), np.array(starts)),
+        complete=pairs.complete,
         classes={
             name: counts for name, split in dataset.built_splits.items() if (counts := class_rows(split)) is not None
         },
@@ -147,7 +128,7 @@ def report(dataset: Dataset, *, progress: Progress = lambda done, total: None) -
 
 def findings_list(dataset: Dataset, found: DatasetReport) -> str:
     """Returns copies, but the first row of each picture, and outliers as a list of samples to exclude or save."""
-    reasons = [(split, row, "copy") for split, row in found.copied.again]
+    reasons = [(split, row, "copy") for one in found.copied for split, row in one.rows[1:]]
     reasons += [(one.split, one.row, one.reason) for one in found.outliers]
     first = {(split, row): reason for split, row, reason in reversed(reasons)}
     lines = (line_of(dataset[split].source(row).id, reason, split) for (split, row), reason in sorted(first.items()))
@@ -178,38 +159,27 @@ def _outliers(name: str, small: Thumbnails, sizes: npt.NDArray[np.int64]) -> lis
     ]
 
 
-def _copied(found: Copies, names: list[str], starts: Numbers) -> CopiedPictures:
+def _copied(found: Copies, names: list[str], starts: Numbers) -> list[CopiedPicture]:
     """Groups pairs of rows by the picture that they show, by the splits that begin at these rows."""
     split = np.searchsorted(starts, np.arange(starts[-1]), "right") - 1
     group = groups(found.pairs, int(starts[-1]))  # of each row the first one of its picture
     across = split[found.pairs[:, 0]] != split[found.pairs[:, 1]]
     order = np.lexsort((-found.correlation, ~found.equal, ~across))  # the first pair of a picture is the one to show
-    pictures, first = np.unique(group[found.pairs[order, 0]], return_index=True)
+    _, first = np.unique(group[found.pairs[order, 0]], return_index=True)
     rows = np.unique(found.pairs)
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    members = np.split(rows, np.unique(group[rows], return_index=True)[1][1:])
 
     def named(row: int) -> tuple[str, int]:
         return names[split[row]], int(row - starts[split[row]])
 
-    listed = []
-    for number in np.argsort(first)[:MOST_PICTURES].tolist():
-        pair, members = order[first[number]], rows[group[rows] == pictures[number]]
-        shown = [*found.pairs[pair], *np.setdiff1d(members, found.pairs[pair])[: MOST_ROWS - 2]]
-        listed.append(
-            CopiedPicture(
-                rows=list(map(named, shown)),
-                count=len(members),
-                correlation=float(found.correlation[pair]),
-                equal=bool(found.equal[pair]),
-            )
-        )
-    return CopiedPictures(
-        first=listed,
-        count=len(pictures),
-        across=int(across[order][first].sum()),
-        rows=len(rows),
-        again=list(map(named, rows[group[rows] != rows])),
-        complete=found.complete,
-    )
+    pictures = []
+    for number in np.argsort(first).tolist():
+        pair = order[first[number]]
+        shown = [*found.pairs[pair], *np.setdiff1d(members[number], found.pairs[pair])]
+        correlation, equal = float(found.correlation[pair]), bool(found.equal[pair])
+        pictures.append(CopiedPicture(rows=list(map(named, shown)), correlation=correlation, equal=equal))
+    return pictures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,3 +287,57 @@ def _parts(split: Split, field: str) -> Iterator[Numbers]:
     at_once = max(1, _LABEL_BYTES // split.fields[field].row_bytes)
     for start in range(0, len(split), at_once):
         yield np.arange(start, min(start + at_once, len(split)))
+
+
+SIDES = (0, 8, 16, 32, 64, 96, 128, 256, 512)
+"""Edges of the sizes: roots of areas in pixels. Boxes below 32 are small for COCO's evaluation, from 96 on large."""
+
+ASPECTS = (0.0, 0.2, 0.33, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0)
+"""Edges of width over height."""
+
+PER_IMAGE = (0, 1, 2, 3, 5, 9, 17, 33, 65)
+"""Edges of the numbers of boxes of an image."""
+
+_BOXES_AT_ONCE = 4096  # rows whose boxes are read
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxFacts:
+    """Boxes of a split.
+
+    Attributes:
+        sizes: int64 [n], boxes from each of :data:`SIDES` to the next one.
+        aspects: int64 [n], boxes from each of :data:`ASPECTS` to the next one.
+        per_image: int64 [n], images from each of :data:`PER_IMAGE` to the next one.
+        most: largest number of boxes of an image.
+    """
+
+    sizes: Numbers
+    aspects: Numbers
+    per_image: Numbers
+    most: int
+
+    @property
+    def total(self) -> int:
+        """Number of boxes."""
+        return int(self.sizes.sum())
+
+
+def box_facts(split: Split) -> BoxFacts | None:
+    """Counts the boxes of a split, from its labels alone; None if it has none."""
+    boxes, counts = split.fields.get("boxes"), split.fields.get("counts")
+    if boxes is None or counts is None or boxes.shape[1:] != (4,) or counts.shape != ():
+        return None
+    found = [np.zeros(len(edges), np.int64) for edges in (SIDES, ASPECTS, PER_IMAGE)]
+    most = 0
+    for start in range(0, len(split), _BOXES_AT_ONCE):
+        rows = np.arange(start, min(start + _BOXES_AT_ONCE, len(split)))
+        number = split.reader.array("counts", rows)
+        corners = split.reader.array("boxes", rows)[np.arange(boxes.shape[0]) < number[:, None]]
+        width, height = np.maximum(corners[:, 2:] - corners[:, :2], 1e-6).astype(np.float64).T
+        for total, values, edges in zip(
+            found, (np.sqrt(width * height), width / height, number), (SIDES, ASPECTS, PER_IMAGE), strict=True
+        ):
+            total += np.histogram(values, bins=[*edges, np.inf])[0]
+        most = max(most, int(number.max(initial=0)))
+    return BoxFacts(sizes=found[0], aspects=found[1], per_image=found[2], most=most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -44,12 +45,12 @@ class Training:
 
     Attributes:
         steps: steps in the form of ``--augment``; empty: the usual ones.
-        recipe: a call of :mod:`mmload.presets`, such as ``simclr()``; empty: steps are shown.
+        preset: a call of :mod:`mmload.presets`, such as ``simclr()``; empty: steps are shown.
         made: the collate of either; None: it is made for each split.
     """
 
     steps: str = ""
-    recipe: str = ""
+    preset: str = ""
     made: Collate | Views | None = None
 
     def collate(self, split: Split) -> Collate | Views:
@@ -60,34 +61,31 @@ class Training:
 
     def text(self, split: Split) -> str:
         """Returns the steps or the preset, in Python."""
-        return self.recipe or self.steps or usual_steps(split.fields)
+        return self.preset or self.steps or usual_steps(split.fields)
 
     def code(self, split: Split) -> str:
         """Writes a program that loads a split, as it is shown; it ends after one epoch."""
-        named = f"{split.name.replace('-', '_')}" if split.name.replace("-", "_").isidentifier() else "split"
         place = split.folder.title
         cached = "" if place == str(split.path) else ", cache='cache'"  # a URL
-        opened = f"{named} = mmload.open({place!r}{cached})[{split.name!r}]"
-        if "images" not in split.fields:
-            imports, collate, argument = "", "", ""
-        elif self.recipe:
-            imports, collate = "from mmload import presets\n", f"collate = presets.{self.recipe}\n"
-            argument = ", collate=collate"
-        else:
-            steps, names = self.text(split), _called(self.text(split))
-            if split.mean and "Normalize" not in names:
-                steps, names = f"{steps}, Normalize.from_split({named})", names | {"Normalize"}
-            imports = f"from mmload.augment import {', '.join(sorted(names))}\n"
-            collate, argument = f"collate = mmload.Collate({steps})\n", ", collate=collate"
-        return f"import mmload\n{imports}\n{opened}\n{collate}\n{self._loop(split, named, argument)}"
-
-    def _loop(self, split: Split, named: str, argument: str) -> str:
-        loader = f"mmload.Loader({named}, batch_size=64, shuffle=True{argument})"
-        if hasattr(self.made, "collates"):
-            return f"for views in {loader}:\n    images = [view.images for view in views]\n"
-        used = [name for name in split.fields if name in FIELD_NAMES]
-        body = f"{', '.join(used)} = {', '.join(f'batch.{name}' for name in used)}" if used else "fields = batch.extra"
-        return f"for batch in {loader}:\n    {body}\n"
+        imports = collate = argument = ""
+        if "images" in split.fields:
+            steps, argument = self.text(split), ", collate=collate"
+            if self.preset:
+                imports, collate = "from mmload import presets\n", f"collate = presets.{steps}\n"
+            else:
+                steps += ", Normalize.from_split(split)" if split.mean and "Normalize" not in steps else ""
+                names = [name for name in sorted(mmload.augment.__all__) if re.search(rf"\b{name}\b", steps)]
+                imports = f"from mmload.augment import {', '.join(names)}\n"
+                collate = f"collate = mmload.Collate({steps})\n"
+        loader = f"mmload.Loader(split, batch_size=64, shuffle=True{argument})"
+        loop = f"for views in {loader}:\n    images = [view.images for view in views]\n"
+        if not hasattr(self.made, "collates"):
+            used = [name for name in split.fields if name in FIELD_NAMES]
+            taken = (
+                f"{', '.join(used)} = {', '.join(f'batch.{name}' for name in used)}" if used else "fields = batch.extra"
+            )
+            loop = f"for batch in {loader}:\n    {taken}\n"
+        return f"import mmload\n{imports}\nsplit = mmload.open({place!r}{cached})[{split.name!r}]\n{collate}\n{loop}"
 
 
 def usual_steps(fields: Mapping[str, FieldSpec]) -> str:
@@ -112,11 +110,6 @@ _EVALUATED = ("val", "test", "dev", "eval")
 def is_evaluated(split: Split) -> bool:
     """Returns whether a split is one of evaluation, by its name: training does not see it."""
     return split.name.lower().startswith(_EVALUATED)
-
-
-def _called(steps: str) -> set[str]:
-    """Returns the names of the steps in a text."""
-    return {node.id for node in ast.walk(ast.parse(f"({steps},)", mode="eval")) if isinstance(node, ast.Name)}
 
 
 def augmented_sheet(

@@ -19,7 +19,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import Draws
 from mmload.augment.step import LevelStep, plan_for
 from mmload.batch import Batch
-from mmload.parity.program_replay import Allowance, changed
+from mmload.parity.replay import Allowance, changed
 from mmload.render.level_program import Program
 
 COUNT = 12

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from mmload.bench.contender_server import LoadSample
 from mmload.bench.contenders import ContenderEntry
-from mmload.bench.measure import Measurement
 from mmload.bench.options import BenchOptions
+from mmload.bench.record import Row
 from mmload.bench.task import Task, task_of
 from mmload.errors import SourceError
 
@@ -74,10 +74,10 @@ def fake(name: str, does: str = "", group: str = "mmload", **more: Any) -> Conte
     return ContenderEntry(name=name, group=group, make=partial(Fake, does=does), **more)
 
 
-def measured(entry: ContenderEntry, rate: float) -> Measurement:
-    """A measurement of one sample at that rate."""
+def measured(name: str, rate: float, group: str = "mmload") -> Row:
+    """A row of one sample at that rate."""
     sample = LoadSample(images=int(rate), seconds=1.0, cpu=1.0, complete=True)
-    return Measurement(entry=entry, warmed=True, samples=[sample])
+    return Row(name=name, group=group, warmed=True, samples=[sample])
 
 
 def alive(number: int) -> bool:

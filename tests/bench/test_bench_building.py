@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_contenders import tiny_task
 
-from mmload.bench.advice import span
+from mmload.bench.advice import seconds_text
 from mmload.bench.building import measure_building
 from mmload.errors import UsageError
 from mmload.store.dataset import Dataset
@@ -28,7 +28,7 @@ def test_a_build_is_measured_beside_torchvisions_pass(dataset: Dataset, folder: 
 
 
 def test_times_have_readable_units() -> None:
-    assert [span(seconds) for seconds in (0.2, 8.4, 100, 1620, 11_520)] == [
+    assert [seconds_text(seconds) for seconds in (0.2, 8.4, 100, 1620, 11_520)] == [
         "1 s",
         "8 s",
         "2 min",

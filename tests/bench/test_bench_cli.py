@@ -7,12 +7,11 @@ import os
 import re
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import complaint, mmload
-from fake_contenders import all_end, tree
+from fake_contenders import all_end, measured, tree
 from forked_program import MMLOAD, Program
 
 from mmload.bench.record import Record, Row
@@ -58,7 +57,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
     rows = [
         Row(name="DataLoader", group="stock", failure="OSError: it is full"),
         Row(name="mmload.Loader", group="mmload", failure="its process died"),
-        Row(name="fill_", group="ceiling", images_per_second=3.0, epochs=[3.0]),
+        measured("fill_", 3.0, "ceiling"),
     ]
     record = Record(settings={}, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
     monkeypatch.setattr("mmload.bench.run.run_on_dataset", lambda *_, **__: record)
@@ -67,7 +66,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
     assert done.stderr == "mmload: no loader could be measured: OSError: it is full; its process died\n"
     assert "failed: mmload.Loader: its process died" in done.stdout
     assert json.loads((tmp_path / "a.json").read_text()) == record.as_json()
-    rows[1] = replace(rows[1], images_per_second=2.0, epochs=[2.0])
+    rows[1] = measured("mmload.Loader", 2.0)
     assert mmload("bench", "nowhere").returncode == 0
 
 

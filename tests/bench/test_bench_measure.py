@@ -22,9 +22,9 @@ from mmload.bench.ceilings import cached_entry, ceiling_entries
 from mmload.bench.contender_process import _keep_below, reason
 from mmload.bench.contender_server import ContenderServer, TrainSample
 from mmload.bench.machine import processor_seconds
-from mmload.bench.measure import Measurement, measure
+from mmload.bench.measure import measure
 from mmload.bench.options import BenchOptions
-from mmload.bench.record import rows_of
+from mmload.bench.record import Row, set_limits
 from mmload.bench.task import Task
 from mmload.bench.train import SMALL
 from mmload.errors import MmloadError
@@ -40,7 +40,7 @@ def task(dataset: Dataset) -> Task:
 
 
 @pytest.fixture(scope="module")
-def results(task: Task) -> dict[str, Measurement]:
+def results(task: Task) -> dict[str, Row]:
     """One bench of them all."""
     troubles = ("slow", "cannot", "printer", "hangs", "crashes", "raises", "empty", "small")
     entries = [fake(name, name, "peer", need=1) for name in troubles]  # what is needed may take minutes to answer
@@ -51,7 +51,7 @@ def results(task: Task) -> dict[str, Measurement]:
         return {result.name: result for result in measure(task, [*entries, fake("good", "", "stock")], options)}
 
 
-def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Measurement]) -> None:
+def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Row]) -> None:
     expected = {
         "cannot": "its folder is gone",
         "printer": "its process died (exit code 3): the library says so",
@@ -66,11 +66,11 @@ def test_a_contender_in_trouble_is_a_row_that_says_which(results: dict[str, Meas
         assert results[name].samples == []
 
 
-def test_the_others_go_on_and_a_slow_one_is_cut_short(results: dict[str, Measurement]) -> None:
+def test_the_others_go_on_and_a_slow_one_is_cut_short(results: dict[str, Row]) -> None:
     good, slow = results["good"], results["slow"]
     assert (good.failure, len(good.samples), good.warmed) == ("", 2, True)
     assert all(sample.complete and sample.images % 12 == 0 for sample in good.samples)
-    assert min(good.rates) <= good.rate <= max(good.rates)
+    assert min(good.epochs) <= good.rate <= max(good.epochs)
     assert good.cpu is not None
     assert all(sample.rate > 0 and sample.keeps > 0 for sample in good.beside)
     assert slow.samples
@@ -123,13 +123,13 @@ def test_the_output_is_filled_as_mmload_writes_it(task: Task, tmp_path: Path, mo
 def test_a_ceiling_is_the_lowest_that_images_have_to_pass() -> None:
     rates = {"fill": 1000.0, "copy": 5000.0, "disk": 100.0}
     names = {"fill": "F", "copy": "C", "disk": "D"}
-    results = [measured(fake(names[short], group="ceiling"), rate) for short, rate in rates.items()]
-    results += [measured(fake("own"), 50.0), measured(fake("old", group="stock"), 20.0)]
-    warm = {row.name: row for row in rows_of(results, {"fill": "F", "copy": "C"}, cold=False)}
-    cold = {row.name: row for row in rows_of(results, names, cold=True)}
-    assert (warm["own"].ceiling, warm["own"].of_ceiling) == ("F", pytest.approx(0.05))
-    assert (cold["own"].ceiling, cold["own"].of_ceiling) == ("D", pytest.approx(0.5))
-    assert (cold["old"].ceiling, cold["F"].ceiling) == ("F", "")
+    top, *_ = ceilings_ = [measured(names[short], rate, "ceiling") for short, rate in rates.items()]
+    own, old = measured("own", 50.0), measured("old", 20.0, "stock")
+    set_limits([*ceilings_, own, old], {"fill": "F", "copy": "C"})
+    assert (own.ceiling, own.of_ceiling) == ("F", pytest.approx(0.05))
+    set_limits([*ceilings_, own, old], names)
+    assert (own.ceiling, own.of_ceiling) == ("D", pytest.approx(0.5))
+    assert (old.ceiling, top.ceiling) == ("F", "")
 
 
 def test_training_tells_how_long_it_waited(task: Task, tmp_path: Path) -> None:
@@ -154,13 +154,13 @@ def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_
     server = ContenderServer(cached_entry(), task, tmp_path)
     turns = [server.train(model=SMALL, most=0.2) for _ in range(3)]
     fast = [TrainSample(images=1000, seconds=0.001, waited=0.0, steps=1)]
-    results = [Measurement(entry=cached_entry(), training=turns), Measurement(entry=fake("own"), training=fast)]
-    unloaded, own = rows_of(results, {}, cold=False)
+    unloaded = Row(name="no loading", group="cached", training=turns)
+    own = Row(name="own", group="mmload", training=fast)
+    set_limits([unloaded, own], {})
     assert unloaded.step_seconds == sorted(turn.seconds / turn.steps for turn in turns)[1]
-    assert unloaded.trained_per_second == max(turn.rate for turn in turns)
-    assert own.of_model == 1e6 / unloaded.trained_per_second
+    assert unloaded.trained == max(turn.rate for turn in turns)
+    assert own.of_model == 1e6 / unloaded.trained
     assert (own.training_disturbed, unloaded.training_disturbed) == (True, False)
-    assert measured(fake("own"), 5.0).training == []
 
 
 def test_only_the_fastest_of_each_kind_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

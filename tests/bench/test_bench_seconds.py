@@ -13,7 +13,7 @@ from mmload.bench.contender_process import ContenderFault
 from mmload.bench.contender_server import BesideSample, LoadSample, Turn
 from mmload.bench.contenders import ContenderEntry, entries
 from mmload.bench.options import SECONDS, BenchOptions
-from mmload.bench.record import rows_of
+from mmload.bench.record import Row, set_limits
 from mmload.bench.run import notes_of, run_on_dataset
 from mmload.bench.task import Task, task_of
 from mmload.store.dataset import Dataset
@@ -28,7 +28,7 @@ class Slow:
     killed_below: float  # limit of a request: below, the process is killed at once
 
     def __init__(self, entry: ContenderEntry, *_: object) -> None:
-        self.entry, self.pid = entry, None
+        self.entry, self.row = entry, Row(name=entry.name, group=entry.group)
 
     def start(self) -> None:
         """Nothing: what imports take shows when it is made."""
@@ -85,7 +85,7 @@ def test_all_of_a_bench_stays_within_its_time(
     assert len(unmeasured) == left_out
     assert all(name.startswith("more") for name in unmeasured)
     assert slow.now - 1000 <= 60
-    notes = " ".join(notes_of(results, rows_of(results, {}, cold=False), OPTIONS, 60))
+    notes = " ".join(notes_of(results, OPTIONS, 60))
     assert ("no time for more" in notes) == bool(left_out)
 
 
@@ -120,9 +120,9 @@ def test_the_needed_are_measured_once_even_without_time(
     results = measure.measure(task, [fake("a", need=2), fake("b"), fake("c")], OPTIONS)
     assert [len(result.samples) for result in results] == [0, 1, 1]
     assert [result.beside for result in results] == [[], [], []]
-    notes = notes_of(results, [], OPTIONS, 30.0)
+    notes = notes_of(results, OPTIONS, 30.0)
     assert any(note.startswith("it took 30 s, not 1") for note in notes)
-    assert not any(note.startswith("it took") for note in notes_of(results, [], OPTIONS, 1.05))
+    assert not any(note.startswith("it took") for note in notes_of(results, OPTIONS, 1.05))
 
 
 def test_the_seconds_that_imports_took_are_part_of_them(task: Task, slow: type[Slow]) -> None:
@@ -138,10 +138,10 @@ def test_what_the_verdict_needs_is_needed(dataset: Dataset, folder: Path) -> Non
 
 
 def test_a_row_that_passes_its_limit_is_disturbed_and_noted() -> None:
-    results = [measured(fake("own"), 126), measured(fake("other"), 99), measured(fake("limit", group="ceiling"), 100)]
-    rows = rows_of(results, {"fill": "limit"}, cold=False)
+    rows = [measured("own", 126), measured("other", 99), measured("limit", 100, "ceiling")]
+    set_limits(rows, {"fill": "limit"})
     assert [row.disturbed for row in rows] == [True, False, False]
-    assert [note for note in notes_of(results, rows, OPTIONS, 1.0) if note.startswith("disturbed: own: ")]
+    assert [note for note in notes_of(rows, OPTIONS, 1.0) if note.startswith("disturbed: own: ")]
 
 
 @pytest.mark.parametrize(("busy", "told"), [(0.9, True), (0.1, False)])
@@ -149,7 +149,7 @@ def test_a_busy_machine_is_part_of_the_verdict(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, busy: float, told: bool
 ) -> None:
     monkeypatch.setattr("mmload.bench.run.busy_share", lambda: busy)
-    monkeypatch.setattr("mmload.bench.run.measure", lambda *_: [measured(fake("own"), 5)])
+    monkeypatch.setattr("mmload.bench.run.measure", lambda *_: [measured("own", 5)])
     record = run_on_dataset(dataset.path, None, BenchOptions(size=24))
     assert ("other programs used 90% of the processors" in record.verdict) == told
     assert record.machine["busy_before"] == busy

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from conftest import Done, mmload
+from fake_contenders import measured
 
 from mmload.bench.options import SECONDS
-from mmload.bench.record import Record, Row
+from mmload.bench.record import Record
 from mmload.bench.report import table
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
@@ -96,7 +98,7 @@ def test_variable_bench_is_recorded_in_the_dataset_card(done: tuple[Done, Path])
 
 
 def test_a_name_forges_no_line() -> None:
-    row = Row(name="x\nFORGED\x1b[31m", group="mmload", images_per_second=1.0, epochs=[1.0], differs="1\nFORGED")
+    row = replace(measured("x\nFORGED\x1b[31m", 1.0), differs="1\nFORGED")
     settings = {"layout": "\nFORGED", "batch_size": 1, "cache": "\nFORGED"}
     text = table(Record(settings=settings, machine={}, versions={}, rows=[row]))
     assert text.count("\\nFORGED") == 5

@@ -17,7 +17,6 @@ from mmload.builder.recipe import VariableLayout
 from mmload.builder.shards import COLUMN, UPDATES
 from mmload.builder.staging import Staging
 from mmload.builder.verify import compare, repair, verify
-from mmload.cli.app import app
 from mmload.errors import BuildError, UsageError
 from mmload.parity import run as parity
 from mmload.remote.copies import pull, push
@@ -231,13 +230,6 @@ def test_a_function_whose_batches_differ_in_shape_is_refused(squares):
         mmload.add_field(
             squares.out, "x", lambda batch: torch.zeros(len(batch), int(batch.ids[0]) // 2 + 1), batch_size=2
         )
-
-
-def test_the_command_adds_the_values_of_a_file(squares, tmp_path, capsys):
-    np.save(tmp_path / "x.npy", np.arange(15) * 3)
-    app(["add-field", str(squares.out), "x", str(tmp_path / "x.npy")], standalone_mode=False)
-    assert "to split train, in version 2" in capsys.readouterr().out
-    assert column(mmload.open(squares.out)["train"], "x").tolist() == list(range(0, 45, 3))
 
 
 def test_work_without_a_finished_shard_does_not_hinder_another_change(squares):

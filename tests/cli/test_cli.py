@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 from cifar_files import write_cifar10
-from conftest import complaint, contents, make_folder, mmload
+from conftest import complaint, contents, mmload
 from devkit import Devkit, thing
 
 from mmload import __version__
@@ -216,13 +216,6 @@ def test_bench_measures_cifar_against_torchvisions(tmp_path: Path) -> None:
     for name in ("DataLoader + torchvision", "DataLoader + v2 tensors", "mmload.Loader"):
         assert f"\n{name}" in done.stdout
     assert "crop 32 of rows padded by 4" in done.stdout
-
-
-def test_bench_refuses_another_source_and_a_crop_that_does_not_fit(dataset: Dataset, tmp_path: Path) -> None:
-    other = make_folder(tmp_path / "other", per_class=2)
-    line = complaint(mmload("bench", dataset.path, "--source", other, "--size", 24), 1)
-    assert "has 6 images, split 'train'" in line
-    assert "--size is 64" in complaint(mmload("bench", dataset.path, "--source", other, "--size", 64), 2)
 
 
 @pytest.mark.slow

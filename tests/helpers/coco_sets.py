@@ -12,7 +12,7 @@ from PIL import Image
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import SampleError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 KEYPOINTS = ["nose", "left_eye", "right_eye"]
@@ -65,7 +65,7 @@ class CocoSet:
 
     def splits(self, **options):
         self.write()
-        return make_source("coco", self.root, Decoder(), options).splits()
+        return find_splits("coco", self.root, Decoder(), options)
 
 
 def example(root, split="train2017", prefix="instances", seed=0, images=6):

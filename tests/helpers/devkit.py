@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 
@@ -43,4 +43,4 @@ class Devkit:
         (self.home / "ImageSets" / kind / f"{name}.txt").write_text("".join(f"{image}\n" for image in images))
 
     def splits(self, **options):
-        return make_source("voc", self.root, Decoder(), options).splits()
+        return find_splits("voc", self.root, Decoder(), options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 MADE: dict[str, Any] = {}
@@ -19,4 +19,4 @@ def made(name: str) -> Any:
 def splits(dataset: Any, decoder: Decoder | None = None, **options: Any):
     MADE["it"] = dataset
     options = {"dataset": f"{__name__}:made", "arguments": {"name": "it"}, **options}
-    return make_source("python", Path(__file__).parent, decoder or Decoder(), options).splits()
+    return find_splits("python", Path(__file__).parent, decoder or Decoder(), options)

@@ -87,7 +87,7 @@ def variable_dataset(
     shards = []
     for index, first in enumerate(range(0, len(images), shard_rows)):
         stop = min(first + shard_rows, len(images))
-        writer = ShardWriter(paths, split, index, specs, stop - first)
+        writer = ShardWriter(paths, split, index, specs)
         for start in range(first, stop, 2):
             part = slice(start, min(start + 2, stop))
             chunk = {name: tensor[part] for name, tensor in fixed.items()}

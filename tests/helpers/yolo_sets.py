@@ -7,7 +7,7 @@ from pathlib import Path
 from coco_sets import noise
 from PIL import Image
 
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 
@@ -29,4 +29,4 @@ class YoloSet:
             (self.root / "labels" / split / f"{name}.txt").write_text("\n".join(lines))
 
     def splits(self, **options):
-        return make_source("yolo", self.root, Decoder(), options).splits()
+        return find_splits("yolo", self.root, Decoder(), options)

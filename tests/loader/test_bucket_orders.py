@@ -62,7 +62,7 @@ def order(rows: int, together: int, is_drawn: bool = True, **ranks: Any) -> Orde
 def test_each_row_comes_once_for_any_ranks_and_from_any_batch_on(
     rows: int, of: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order_module, "WINDOW", 4)
+    monkeypatch.setattr(order_module, "BATCHES_SORTED", 4)
     whole = order(rows, 8, of).rows_for(2).tolist()
     assert sorted(whole) == list(range(rows))
     for world_size in (1, 2, 3):
@@ -220,7 +220,7 @@ def test_the_smaller_batch_is_from_any_place() -> None:
 
 def test_bucket_order_repeated_rows_have_the_keys_of_the_plain_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 5 rows 40 positions, more than rows: windows end where the epoch does."""
-    monkeypatch.setattr(order_module, "WINDOW", 2)
+    monkeypatch.setattr(order_module, "BATCHES_SORTED", 2)
 
     def again_at(positions: Any, epoch: int) -> Any:
         return positions % np.uint64(5), positions // np.uint64(5)
@@ -237,7 +237,7 @@ def test_bucket_order_repeated_rows_have_the_keys_of_the_plain_order(monkeypatch
 
 
 def test_a_window_has_the_rows_that_the_order_has_there_in_that_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order_module, "WINDOW", 4)
+    monkeypatch.setattr(order_module, "BATCHES_SORTED", 4)
     for is_drawn in (False, True):
         source = replace(shuffled_order(96, 5), is_drawn=is_drawn)
         one = bucket_order(source, aspects, 8, 5)

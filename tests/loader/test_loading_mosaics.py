@@ -18,7 +18,7 @@ from mmload.batch import Batch
 from mmload.loader import tiers
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime.turbojpeg import turbojpeg_library
-from mmload.store import field_rows
+from mmload.store import row_reader
 from mmload.store.dataset import Split
 
 ROWS, MOST, SEED = 14, 3, 5
@@ -105,7 +105,7 @@ def test_mosaics_of_scaled_jpegs_are_near(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(turbojpeg_library() is None, reason="TurboJPEG's library is not installed")
 def test_mosaics_go_on_at_a_row_that_turbojpeg_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(field_rows, "row_map", lambda *_: None)
+    monkeypatch.setattr(row_reader, "row_map", lambda *_: None)
     monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of a few tiles, which end within a sample
     images = some_images(SIZES)
     modes = {id(images[5]): "CMYK"}

@@ -28,10 +28,10 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
 from mmload.loader import Loader, tiers
-from mmload.loader.arguments import device_for
+from mmload.loader.arguments import resolve_device
 from mmload.remote.opening import open as open_dataset
 from mmload.render.rendering import Rendering
-from mmload.store import field_rows
+from mmload.store import row_reader
 from mmload.store.dataset import Dataset, Split
 
 SEED = 5
@@ -89,7 +89,7 @@ def test_a_few_rows_are_rendered_for_all_views_while_they_are_in_cache(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiers, "PART_BYTES", 4 * 3 * 32 * 32)
-    monkeypatch.setattr(field_rows, "row_map", lambda *_: None)  # rows that cannot be mapped
+    monkeypatch.setattr(row_reader, "row_map", lambda *_: None)  # rows that cannot be mapped
     order: list[tuple[int, int]] = []
     render_lines = Rendering.render_lines
 
@@ -131,4 +131,4 @@ def test_steps_after_the_pass_and_one_by_one(dataset: Dataset) -> None:
 
 
 def test_the_device_of_the_views_is_the_loaders() -> None:
-    assert device_for(None, Views(*[Collate(device="cuda")] * 2)) == torch.device("cuda")
+    assert resolve_device(None, Views(*[Collate(device="cuda")] * 2)) == torch.device("cuda")

@@ -18,7 +18,7 @@ from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
 from mmload.remote.opening import open as open_dataset
 from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
-from mmload.store.field_rows import FieldRows
+from mmload.store.row_reader import FieldRows
 
 
 @given(st.lists(st.integers(0, 12), max_size=20), st.integers(1, 20))

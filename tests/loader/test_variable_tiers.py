@@ -38,7 +38,7 @@ from mmload.loader import tiers
 from mmload.loader.orders import by_aspect
 from mmload.render.kernel_arguments import NEEDED
 from mmload.runtime.turbojpeg import turbojpeg_library
-from mmload.store import field_rows
+from mmload.store import row_reader
 from tests.helpers.variable_datasets import some_images, variable_dataset
 
 SIZES = [(40 + 7 * k % 23, 90 - 11 * k % 37) for k in range(11)] + [(1, 50), (33, 1), (120, 31)]
@@ -107,7 +107,7 @@ def test_memory_is_populated_once_and_counts_rows(dataset: Path) -> None:
 def test_views_are_rendered_from_one_read_and_keep_what_earlier_parts_rendered(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(field_rows, "row_map", lambda *_: None)
+    monkeypatch.setattr(row_reader, "row_map", lambda *_: None)
     monkeypatch.setattr(tiers, "PART_BYTES", 20_000)  # parts of one row or a few
     collates = [Collate(step, dtype=torch.float64) for step in (CenterCrop(20), Resize((20, 20)))]  # by no kernel
     views: Any = list(Loader(dataset, collate=Views(crop(), *collates), seed=3, batch_size=6))
@@ -258,7 +258,7 @@ def test_jpegs_have_the_pixels_of_simplejpeg_in_the_compiled_call(
     photos = some_images([(60 + 7 * k, 81 - 5 * k) for k in range(9)])
     path = variable_dataset(tmp_path / "data", photos, encoding="mixed")
     if tier == "read":
-        monkeypatch.setattr(field_rows, "row_map", lambda *_: None)
+        monkeypatch.setattr(row_reader, "row_map", lambda *_: None)
     crop = Collate(RandomResizedCrop(24), RandomHorizontalFlip())
 
     def images() -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ from mmload import parity
 from mmload.builder import transforms
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.parity.differences import Tally
+from mmload.parity.report import Tally
 from mmload.sources.decode import Decoder
 
 PIXELS = {"pixels of jpeg", "pixels of png", "pixels of webp"}

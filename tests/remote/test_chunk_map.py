@@ -21,7 +21,7 @@ from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.copies import push
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.dataset import Split
-from mmload.store.row_reader import PreparedRows
+from mmload.store.dataset_folder import PreparedRows
 
 pytest.importorskip("obstore", reason="object storage needs obstore")
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mmload.records import FieldSpec
 from mmload.remote import chunks as chunks_module
 from mmload.remote.chunks import Chunks
+from mmload.store.dataset_folder import ROW
 from mmload.store.manifest import FileRecord, ShardRecord, SplitRecord, files_of
-from mmload.store.row_reader import ROW
 
 LEAST = 300_000
 

@@ -14,7 +14,7 @@ from s3_server import Bucket
 
 from mmload.errors import RemoteError, RemoteMissingError, UsageError
 from mmload.remote import object_store
-from mmload.remote.object_store import Objects, Retries
+from mmload.remote.object_store import Objects
 
 SECRET = "nothing"  # of the server's environment
 ODD = ("a b/c+d&e.jpg", "ü#%~?*.png", "x/[1].png", "100%25.png")
@@ -69,7 +69,7 @@ def test_what_is_busy_or_breaks_off_is_asked_for_again(bucket: Bucket) -> None:
     for ask in (objects.get, lambda name: objects.get_range(name, 1, 3)):
         with pytest.raises(RemoteError, match=rf"cannot read {bucket.url}/a"):
             ask("a")
-    assert bucket.counts["GET"] == 8  # Retries.most is 3
+    assert bucket.counts["GET"] == 8  # three retries
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_server_or_a_bucket_that_is_not_there(bucket: Bucket, monkeypatch: pyt
     with pytest.raises(RemoteMissingError, match="bucket 'nowhere' does not exist"):
         list(Objects("s3://nowhere/x").listed())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(RemoteError, match=r"cannot read s3://elsewhere/a \(the store does not answer, after 2 tries"):
-        Objects("s3://elsewhere", Retries(2, 0.001, 0.001, 5)).get("a")
+    with pytest.raises(RemoteError, match=r"cannot read s3://elsewhere/a \(the store does not answer, after 3 tries"):
+        Objects("s3://elsewhere").get("a")
 
 
 def test_a_copy_connects_again_and_carries_no_credentials(bucket: Bucket) -> None:
@@ -154,7 +154,7 @@ def redirected(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[set[str]]]:
         object_store._store.cache_clear()
         for server in (first, other):
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        Objects("s3://redirected", Retries(most=0)).get("x")
+        Objects("s3://redirected").get("x")
         assert {"authorization", "x-amz-security-token"} <= first.asked[0]
         yield other.asked
         first.shutdown()

@@ -132,7 +132,7 @@ def test_a_version_can_be_pulled_and_pushed_but_replaces_no_newer_one(
     with pytest.raises(StoreError, match="has no version 7; it has 1, 2"):
         pull(f"{bucket.url}/first", tmp_path / "seven", version=7)
     push(squares.out, f"{bucket.url}/photos")
-    with pytest.raises(UsageError, match="which is not a file of this dataset"):
+    with pytest.raises(UsageError, match="holds another dataset"):
         push(squares.out, f"{bucket.url}/photos", version=1)
 
 

@@ -14,7 +14,7 @@ from coco_sets import noise
 from PIL import Image
 
 from mmload.errors import MmloadError, SampleError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 Row = Mapping[str, Any] | str
@@ -66,10 +66,10 @@ def check(
     plant(root, tree or {})
     if isinstance(rows, str):
         with pytest.raises(MmloadError, match=rows) as caught:
-            make_source(kind, root / below, Decoder(), options or {}).splits()
+            find_splits(kind, root / below, Decoder(), options or {})
         assert "\n" not in str(caught.value)
         return
-    splits = make_source(kind, root / below, Decoder(), options or {}).splits()
+    splits = find_splits(kind, root / below, Decoder(), options or {})
     assert {name: len(split) for name, split in splits.items()} == {name: len(own) for name, own in rows.items()}
     for name, own in rows.items():
         for index, row in enumerate(own):

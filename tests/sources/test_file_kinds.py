@@ -12,7 +12,7 @@ from encoding import NOISE, decoded, encoded
 from PIL import Image
 
 from mmload.errors import SampleError, SourceError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import FORMATS, Decoder, describe_content
 from mmload.sources.voc import parse_annotation
 
@@ -82,7 +82,7 @@ def test_annotation_files_of_another_kind_are_called_by_it(tmp_path: Path, conte
         (tmp_path / file).write_bytes(content)
         options = {"file": file} if kind == "list" else {}
         with pytest.raises(SourceError, match=f"{file} is .*{what}"):
-            make_source(kind, tmp_path, Decoder(), options).splits()
+            find_splits(kind, tmp_path, Decoder(), options)
     with pytest.raises(ValueError, match=what):
         parse_annotation(content)
 
@@ -93,6 +93,6 @@ def test_labels_of_another_kind_are_an_error_of_their_image(tmp_path: Path) -> N
     Image.fromarray(NOISE).save(tmp_path / "images" / "a.png")
     (tmp_path / "labels" / "a.txt").write_bytes(POINTER)
     (tmp_path / "data.yaml").write_text(f"train: images\nnames: {json.dumps(['cat'])}\n")
-    split = make_source("yolo", tmp_path, Decoder(), {}).splits()["train"]
+    split = find_splits("yolo", tmp_path, Decoder(), {})["train"]
     with pytest.raises(SampleError, match=r"labels/a\.txt, it is a Git LFS pointer"):
         split.read(0)

@@ -18,7 +18,7 @@ from devkit import Devkit, thing
 from PIL import Image
 
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 ROUNDS = 60
@@ -136,7 +136,7 @@ def test_damage_is_named(tmp_path: Path, kind: str) -> None:
         (root / name).write_bytes(damaged(data, draw))
         extra = {"file": name} if kind == "list" else draw.choice(options)
         try:
-            splits = make_source("list" if kind == "tensors" else kind, root, Decoder(), extra).splits()
+            splits = find_splits("list" if kind == "tensors" else kind, root, Decoder(), extra)
             for split in splits.values():
                 read_all(split)
         except (SourceError, RecipeError) as error:

@@ -18,7 +18,7 @@ from picture_folders import folder_of
 from PIL import Image
 
 from mmload.errors import MmloadError, SampleError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 CALLS = ("stat", "lstat", "open", "scandir", "listdir", "readlink")
@@ -120,7 +120,7 @@ def seen(source: Source) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
     kind, root, options = source
     samples: dict[str, list[tuple[str, int]]] = {}
     errors = []
-    for name, split in make_source(kind, root, Decoder(), options).splits().items():
+    for name, split in find_splits(kind, root, Decoder(), options).items():
         samples[name] = []
         for index in range(len(split)):
             try:

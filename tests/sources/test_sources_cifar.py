@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from web_folder import serving
 
 from mmload.errors import RecipeError, SourceError
-from mmload.sources import ReadsBlocks, make_source
+from mmload.sources import ReadsBlocks, find_splits, make_source
 from mmload.sources.cifar import CIFAR10, CIFAR100, read_plain_pickle
 from mmload.sources.decode import Decoder
 
 
 def splits(root: Path, kind: str = "cifar10", **options):
-    return make_source(kind, root, Decoder(), options).splits()
+    return find_splits(kind, root, Decoder(), options)
 
 
 def known_md5(monkeypatch: pytest.MonkeyPatch, folder: Path, edition, plain: type) -> None:

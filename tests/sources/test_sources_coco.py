@@ -180,7 +180,7 @@ def test_coco_build_gives_padded_batches(tmp_path, size):
 
 
 def splits_at(root):
-    from mmload.sources import make_source
+    from mmload.sources import find_splits
     from mmload.sources.decode import Decoder
 
-    return make_source("coco", root, Decoder(), {"task": "instances"}).splits()
+    return find_splits("coco", root, Decoder(), {"task": "instances"})

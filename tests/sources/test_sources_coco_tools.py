@@ -12,7 +12,7 @@ from coco_sets import CATEGORIES, CocoSet, arrays
 from source_cases import check, picture, plant
 
 from mmload.errors import SampleError, SourceError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.coco import CocoSplit
 from mmload.sources.decode import Decoder
 
@@ -147,7 +147,7 @@ READ: dict[str, dict[str, Any]] = {
         "tree": {BESIDE: annotated(), "valid/a.png": PHOTO},
         "rows": {"valid": [{"id": "valid/a.png"}]},
     },
-    "annotations outside": {"tree": tree_of(), "options": {"annotations": "../a.json"}, "rows": "leaves the root"},
+    "annotations outside": {"tree": tree_of(), "options": {"annotations": "../a.json"}, "rows": "leads out of"},
 }
 
 
@@ -167,9 +167,9 @@ def test_coco_absolute_names_within_the_folder_are_read(tmp_path: Path) -> None:
 
 
 def test_coco_skeleton_and_losses_are_told(tmp_path: Path) -> None:
-    split = make_source(
+    split = find_splits(
         "coco", plant(tmp_path, tree_of(*OVER, file=POINTS)), Decoder(), {"task": "keypoints", "clip_boxes": True}
-    ).splits()["train"]
+    )["train"]
     assert (split.objects().keypoints, split.objects().skeleton) == (
         ("nose", "left_eye", "right_eye"),
         ((0, 1), (0, 2)),
@@ -400,7 +400,7 @@ def test_coco_files_of_lvis_name_images_by_their_url(tmp_path: Path, beside: boo
 
 
 def make_splits(root: Path) -> Any:
-    return make_source("coco", root, Decoder(), {}).splits()
+    return find_splits("coco", root, Decoder(), {})
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
@@ -416,7 +416,7 @@ def test_coco_file_in_another_encoding_is_read(tmp_path: Path, encoding: str) ->
         ('{"images": [],}', "line 1 column"),
         ('{"images": []}\n{"images": []}', "line 2 column 1"),
         ('[{"image_id": 1}]', "no annotation file of COCO"),
-        ('{"images": null}', "has no images"),
+        ('{"images": null}', "has no samples"),
         ('{"images": ' + "[" * 100_000, "is no JSON, or was cut off"),
         ('{"images": [{"id": 1, "file_name": "a"}, {"id"', "is no JSON, or was cut off"),
         ('{"images": [{"id": 1, "file_name": "a"}], "annotations": [{}]}', "no categories"),

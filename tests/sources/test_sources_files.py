@@ -15,7 +15,7 @@ from devkit import Devkit, thing
 from PIL import Image
 from yolo_sets import YoloSet
 
-from mmload.sources import HasChecksums, SourceSplit, make_source
+from mmload.sources import HasChecksums, SourceSplit, find_splits
 from mmload.sources import files as source_files
 from mmload.sources.decode import Decoder
 
@@ -78,19 +78,19 @@ SETS: dict[str, tuple[str, Callable[[Path], Path], dict[str, Any], int]] = {
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    read_bytes, counts = source_files.read_bytes, Counter[str]()
+    read, counts = source_files.SampleFiles.read, Counter[str]()
 
-    def counted(root: Any, name: str, *more: Any) -> bytes:
+    def counted(files: Any, name: str, *more: Any) -> bytes:
         counts[name] += 1
-        return read_bytes(root, name, *more)
+        return read(files, name, *more)
 
-    monkeypatch.setattr(source_files, "read_bytes", counted)
+    monkeypatch.setattr(source_files.SampleFiles, "read", counted)
     return counts
 
 
 def samples(name: str, root: Path) -> SourceSplit:
     kind, write, options, _ = SETS[name]
-    return make_source(kind, write(root), Decoder(), options).splits()["train"]
+    return find_splits(kind, write(root), Decoder(), options)["train"]
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -16,7 +16,7 @@ import mmload
 from mmload.builder.pipeline import update
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 datasets = pytest.importorskip("datasets")
@@ -47,7 +47,7 @@ def labeled(count: int = 6, first: int = 0) -> Any:
 
 
 def splits(root: Path | str, **options: Any) -> Any:
-    return make_source("huggingface", Path(root), Decoder(), options).splits()
+    return find_splits("huggingface", Path(root), Decoder(), options)
 
 
 @pytest.mark.parametrize("encode", [None, "source"])

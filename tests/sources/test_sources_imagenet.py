@@ -10,7 +10,7 @@ from picture_folders import folder_of
 from torchvision.datasets import ImageFolder
 
 from mmload.errors import SourceError
-from mmload.sources import SourceSplit, make_source
+from mmload.sources import SourceSplit, find_splits
 from mmload.sources.decode import Decoder
 
 INNER = "ILSVRC/Data/CLS-LOC"
@@ -25,7 +25,7 @@ TABLE = (
 
 
 def splits_of(root: Path, **options: object) -> dict[str, SourceSplit]:
-    return dict(make_source("imagefolder", root, Decoder(), options).splits())
+    return dict(find_splits("imagefolder", root, Decoder(), options))
 
 
 def classes_of(split: SourceSplit) -> dict[str, str]:

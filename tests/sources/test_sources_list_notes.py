@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from source_cases import check, plant
 
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 SEVERAL = "is one class, as a text is one label; for several labels add --set separator='|'"
@@ -52,7 +52,7 @@ def csv_of(*rows: tuple[str, ...]) -> dict[str, str]:
 
 
 def notes_of(root: Path, *rows: tuple[str, ...], **options: Any) -> dict[str, tuple[str, ...]]:
-    splits: Any = make_source("list", plant(root, csv_of(*rows)), Decoder(), {"file": "a.csv", **options}).splits()
+    splits: Any = find_splits("list", plant(root, csv_of(*rows)), Decoder(), {"file": "a.csv", **options})
     return {name: split.notes() for name, split in splits.items()}
 
 

@@ -21,9 +21,9 @@ import mmload
 import mmload.sources
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, load
-from mmload.errors import RecipeError
+from mmload.errors import RecipeError, SourceError
 from mmload.records import Sample
-from mmload.sources import SOURCES, make_source, register
+from mmload.sources import SOURCES, find_splits, make_source, register
 from mmload.sources.decode import Decoder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -63,6 +63,13 @@ def test_a_registered_source_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         register("imagefolder")(CountingSource)
 
 
+def test_splits_have_plain_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountingSource, "splits", lambda source: {"../x": source})
+    monkeypatch.setattr(mmload.sources, "SOURCES", {"counting": CountingSource})
+    with pytest.raises(SourceError, match=r"'\.\./x' is no name of a split"):
+        find_splits("counting", tmp_path, Decoder(), {})
+
+
 def test_an_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = EntryPoints(
         [
@@ -71,7 +78,7 @@ def test_an_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ]
     )
     monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points.select(group=group))
-    assert len(make_source("counting", tmp_path, Decoder(), {}).splits()["train"]) == 3
+    assert len(find_splits("counting", tmp_path, Decoder(), {})["train"]) == 3
     with pytest.raises(RecipeError, match="broken of no_such_module:x cannot be loaded"):
         make_source("broken", tmp_path, Decoder(), {})
     with pytest.raises(RecipeError, match="unknown source kind 'other'; use one of broken, .*counting"):

@@ -23,7 +23,7 @@ from source_cases import check, picture
 from web_folder import serving
 
 from mmload.errors import RecipeError, SourceError
-from mmload.sources import make_source
+from mmload.sources import find_splits, make_source
 from mmload.sources.decode import Decoder
 from mmload.sources.objects import voc_colors
 from mmload.sources.voc import PASCAL, parse_annotation
@@ -93,7 +93,7 @@ def plain_boxes(sample: dict, classes: list[str]) -> tuple[list, list, list]:
 def test_detection_is_torchvisions(tmp_path: Path, year: str, classes: list[str]) -> None:
     root = filled(Devkit(tmp_path, year), classes)
     options = {} if year == "2012" else {"classes": classes}
-    splits = make_source("voc", root, Decoder(), options).splits()
+    splits = find_splits("voc", root, Decoder(), options)
     assert list(splits) == ["train", "val"]
     for name, split in splits.items():
         plain = torchvision.datasets.VOCDetection(root, year=year, image_set=name)
@@ -112,7 +112,7 @@ def test_detection_is_torchvisions(tmp_path: Path, year: str, classes: list[str]
 
 def test_segmentation_is_torchvisions(tmp_path: Path) -> None:
     root = filled(Devkit(tmp_path, "2012"), list(PASCAL))
-    split = make_source("voc", root, Decoder(), {"task": "segmentation"}).splits()["train"]
+    split = find_splits("voc", root, Decoder(), {"task": "segmentation"})["train"]
     plain = torchvision.datasets.VOCSegmentation(root, year="2012", image_set="train")
     assert split.classes[:2] == ("background", "aeroplane")
     assert len(split) == len(plain) == 4
@@ -292,7 +292,7 @@ READ: dict[str, dict[str, Any]] = {
     "no single label": {
         "tree": kit({"two": xml(thing("cat"), thing("cat"))}),
         "options": SINGLE,
-        "rows": r"has no image; images dropped, several objects: 1",
+        "rows": r"has no samples; images dropped, several objects: 1",
     },
     "mask of a palette": masked(paletted(NUMBERS), NUMBERS),
     "gray mask": masked(NUMBERS, NUMBERS),
@@ -466,14 +466,14 @@ def test_sources_voc_devkit_download(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with serving(tmp_path) as url:
         monkeypatch.setitem(known, "2007", {**known["2007"], "url": f"{url}/{archive.name}", "md5": md5})
         for _ in range(2):
-            splits = make_source("voc", tmp_path / "here", Decoder(), {"year": 2007, "download": True}).splits()
+            splits = find_splits("voc", tmp_path / "here", Decoder(), {"year": 2007, "download": True})
             assert list(splits) == ["train", "val"]
             splits["train"].read(0)
             archive.unlink(missing_ok=True)  # the second time nothing is fetched
     with pytest.raises(RecipeError, match="year"):
-        make_source("voc", tmp_path / "here", Decoder(), {"download": True}).splits()
+        find_splits("voc", tmp_path / "here", Decoder(), {"download": True})
     with pytest.raises(SourceError, match="cannot download PASCAL VOC 1999"):
-        make_source("voc", tmp_path / "z", Decoder(), {"year": 1999, "download": True}).splits()
+        find_splits("voc", tmp_path / "z", Decoder(), {"year": 1999, "download": True})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import mmload
 from mmload.builder.pipeline import update
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import RecipeError, SampleError, SourceError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 
 
@@ -40,7 +40,7 @@ def write_tar(path: Path, members: Mapping[str, bytes | str]) -> Path:
 
 
 def splits(root: Path | str, **options: Any) -> Any:
-    return make_source("webdataset", Path(root), Decoder(), options).splits()
+    return find_splits("webdataset", Path(root), Decoder(), options)
 
 
 def two_forms(root: Path, count: int = 10) -> tuple[Path, Path]:
@@ -260,10 +260,10 @@ def test_webdataset_options_that_are_wrong_are_named(tmp_path: Path, options: di
 def test_tars_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", {"0.jpg": photo(0)})
     (tmp_path / "root").mkdir()
-    with pytest.raises(SourceError, match=r"'../a.tar' leaves .*root"):
+    with pytest.raises(SourceError, match=r"leads out of .*root"):
         splits(tmp_path / "root", shards={"train": "../a.tar"})
     (tmp_path / "root" / "inner").symlink_to(tmp_path)
-    with pytest.raises(SourceError, match=r"leads out of .* by a link.*allow_outside"):
+    with pytest.raises(SourceError, match=r"leads out of .*allow_outside"):
         splits(tmp_path / "root", shards={"train": "inner/a.tar"})
     assert len(splits(tmp_path / "root", shards={"train": "inner/a.tar"}, allow_outside=True)["train"]) == 1
 

@@ -15,7 +15,7 @@ from mmload.bench.options import BenchOptions
 from mmload.bench.run import run_on_dataset
 from mmload.builder import recipe, verify
 from mmload.errors import RecipeError, SourceError, StoreError
-from mmload.sources import make_source
+from mmload.sources import find_splits
 from mmload.sources.cifar import Cifar10Source
 from mmload.sources.decode import Decoder
 from mmload.sources.imagefolder import ImageFolderSource
@@ -52,7 +52,7 @@ def test_build_verify_repair(out: str, folder: Path) -> None:
 def test_sources(folder: Path, devkit: Devkit, tmp_path: Path) -> None:
     devkit.add("a", thing("cat"))
     devkit.list("train", "a")
-    assert len(make_source("imagefolder", str(folder), Decoder(), {}).splits()["train"]) == 18
+    assert len(find_splits("imagefolder", str(folder), Decoder(), {})["train"]) == 18
     assert len(ImageFolderSource(str(folder), Decoder()).splits()["train"]) == 18
     assert VocSource(str(devkit.root), Decoder(), classes="auto").splits()["train"].classes
     assert Cifar10Source(str(write_cifar10(tmp_path)), Decoder()).splits()["train"].read(0)

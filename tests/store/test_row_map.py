@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from mmload.errors import MmloadError
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import SEGMENT_BYTES, can_populate, file_type, needs_reads
 from mmload.store import dataset_folder
-from mmload.store import row_reader as row_map_module
 from mmload.store.dataset import Split
-from mmload.store.row_reader import Places, PreparedRows, RowMap, Rows, map_files
+from mmload.store.dataset_folder import Places, PreparedRows, RowMap, map_over, reserved
+from mmload.store.row_reader import Rows
 
 pytestmark = pytest.mark.skipif(not can_populate(), reason="this system cannot populate maps")
 
@@ -228,7 +227,7 @@ def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypat
     def revision_of(state: os.stat_result) -> None:
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
 
-    monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: False)
+    monkeypatch.setattr(dataset_folder, "_tells_residency", lambda _: False)
     rows, mapped = mapped_images(*squares(tmp_path, 200))
     prepared = mapped.prepare(rows.located(np.arange(ROWS)))
     os.truncate(next(tmp_path.rglob("images.memmap")), 4096)
@@ -241,7 +240,7 @@ def test_a_file_system_that_goes_is_an_error_of_mmload(tmp_path: Path, monkeypat
 def test_the_file_of_a_row_that_is_cut_off_is_named_in_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_map_module, "_tells_residency", lambda _: False)
+    monkeypatch.setattr(dataset_folder, "_tells_residency", lambda _: False)
     rows, mapped = mapped_images(*squares(tmp_path, 200))
     prepared = mapped.prepare(rows.located(np.arange(ROWS)))
     os.truncate(next(tmp_path.rglob("images.memmap")), 12 * 120_000)
@@ -278,16 +277,16 @@ def test_rows_that_are_read_by_ranges_are_the_same(tmp_path: Path, monkeypatch: 
 def test_files_that_cannot_be_mapped_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (split,) = squares(tmp_path, 32)
     rows, _ = mapped_images(split)
-    for name, value in (("MOST_FILES", 0), ("system_mmap", lambda: lambda *_: row_map_module._FAILED)):
+    for name, value in (("MOST_FILES", 0), ("system_mmap", lambda: lambda *_: None)):
         with monkeypatch.context() as patch:
-            patch.setattr(row_map_module, name, value)
+            patch.setattr(dataset_folder, name, value)
             assert rows.mapped() is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
 def test_reserved_beyond_the_limit_of_address_space_names_it() -> None:
     limited = (
-        "import resource; from mmload.store.row_reader import reserved; "
+        "import resource; from mmload.store.dataset_folder import reserved; "
         "resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40)); reserved(2**41)"
     )
     done = run_program(limited)
@@ -303,5 +302,6 @@ def test_a_map_may_be_larger_than_the_memory(tmp_path: Path) -> None:
             file.truncate(size)
         except OSError as error:
             pytest.skip(f"no such large files here: {error}")
-        opened: Any = SimpleNamespace(path=file.name, handle=file.fileno(), size=size)
-        assert map_files([opened], [0])[-1] == 0
+        memory = reserved(size)
+        map_over(memory.ctypes.data, size, file.fileno(), file.name)
+        assert memory[-1] == 0

@@ -13,7 +13,7 @@ from written_datasets import of_tensors
 
 from mmload.errors import DamagedError
 from mmload.remote.opening import open as open_dataset
-from mmload.store import field_rows
+from mmload.store import row_reader
 from mmload.store.dataset import Dataset
 from mmload.store.dataset_folder import OpenedFile
 from mmload.store.row_reader import RowReader, memory_of, read
@@ -56,7 +56,7 @@ def test_joined_requests_have_a_limit(reader: RowReader, images: Tensor, monkeyp
         sizes.append(len(out) // ROW_BYTES)
         fill(self, out, offset)
 
-    monkeypatch.setattr(field_rows, "_MOST_BYTES", 2 * ROW_BYTES)
+    monkeypatch.setattr(row_reader, "_MOST_BYTES", 2 * ROW_BYTES)
     monkeypatch.setattr(OpenedFile, "fill", counted)
     assert torch.equal(reader.gather("images", np.arange(9)), images[:9])
     assert sizes[:1] == [2]

@@ -7,7 +7,7 @@ from coco_sets import coco_dataset
 from conftest import ran
 
 from mmload.remote.opening import open as open_dataset
-from mmload.view.box_facts import ASPECTS, PER_IMAGE, SIDES, box_facts
+from mmload.view.report import ASPECTS, PER_IMAGE, SIDES, box_facts
 
 
 @pytest.mark.parametrize("size", [64, None])

@@ -44,7 +44,7 @@ def test_the_page_has_80_columns_and_says_it_all(copy: Path) -> None:
     for words in (
         "source imagefolder; fingerprint",
         "transforms Resize(size=32), CenterCrop(size=32)",
-        "0 to 18 rows a class: class 0 with a long name, &c. 18,",
+        "0 to 18 rows per class: class 0 with a long name, &c. 18,",
         "... (54 more; all with --json)",
         "verify not recorded",
     ):

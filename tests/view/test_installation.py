@@ -20,6 +20,7 @@ def healthy(**changes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "processor": {"cores": 8, "quota": None, "threads": 8, "threads_reason": "8 cores available"},
         "machine_code": {"level": "x86-64-v3", "cache": "/cache"},
+        "packages": {"numba": None},
         "turbojpeg": True,
         "memory": {"free_bytes": 2**34, "limit_bytes": None},
         "dataset": {
@@ -50,7 +51,7 @@ def test_a_missing_library_of_turbojpeg_is_named_with_what_to_install() -> None:
     ("changes", "text"),
     [
         ({"machine_code__cache": None}, "no cache folder is writable; set NUMBA_CACHE_DIR"),
-        ({"machine_code__level": None}, "no machine code for this processor"),
+        ({"machine_code__level": None}, "on a machine, which needs pip install 'mmload[compile]'"),
         ({"processor__quota": 1.5}, "limits this process to 1.5 of 8 cores"),
         (
             {"processor__threads": 1, "processor__threads_reason": "8 cores for 8 ranks here"},

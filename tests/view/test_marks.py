@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import signal
-import socket
-import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -24,8 +21,6 @@ from mmload.errors import MmloadError
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files
 from mmload.sources.exclusion import read_entries
-from mmload.view.browse_pages import Pages
-from mmload.view.browse_server import ADDRESS, Server
 from mmload.view.marks import Marks
 
 ODD = ("line\nend.png", "tab\there.png", "# comment.png", "<b onclick=x>&amp;.png", "\udcff.png")
@@ -137,29 +132,6 @@ def test_two_servers_of_a_dataset_lose_no_mark(hundred: Path, tmp_path: Path) ->
             answers = list(pool.map(lambda row: marked(addresses[row % 2], row), range(ROWS)))
     assert [answer["mark"] for answer in answers] == ["broken"] * ROWS
     assert len({entry.name for entry in read_entries(tmp_path / "m.txt")}) == ROWS
-
-
-def test_a_hundred_marks_at_once_are_all_answered(hundred: Path, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        server = stack.enter_context(Server(Pages(hundred, tmp_path / "m.txt")))
-        # Nobody accepts connections yet: all have to fit into the queue of the socket.
-        sockets = [
-            stack.enter_context(socket.create_connection((ADDRESS, server.server_port), timeout=30)) for _ in range(100)
-        ]
-        for row, connection in enumerate(sockets):
-            body = json.dumps({"split": "train", "row": row, "reason": "other"})
-            head = f"POST /{server.token}/api/marks HTTP/1.1\r\nHost: {ADDRESS}:{server.server_port}\r\n"
-            length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall(f"{head}{length}{body}".encode())
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        stack.callback(server.shutdown)
-        replies = []
-        for connection in sockets:
-            reply = http.client.HTTPResponse(connection)
-            reply.begin()
-            replies.append((reply.status, json.loads(reply.read())["mark"]))
-    assert replies == [(200, "other")] * 100
-    assert len(read_entries(tmp_path / "m.txt")) == 100
 
 
 def marked(address: str, row: int) -> Any:

@@ -63,14 +63,14 @@ def name_of(dataset: Dataset, split: str, row: int) -> str:
 
 def test_it_finds_copies_across_splits_first_and_outliers(odd: Dataset) -> None:
     found = report(odd)
-    names = [[(split, name_of(odd, split, row)) for split, row in each.rows] for each in found.copied.first]
+    names = [[(split, name_of(odd, split, row)) for split, row in each.rows] for each in found.copied]
     assert names == [
         [("train", "again.png"), ("val", "leak too.png"), ("train", "leak.png"), ("val", "leak.png")],
         [("val", "twice too.png"), ("val", "twice.png")],
     ]
-    assert [each.equal for each in found.copied.first] == [False, True]
-    assert (found.copied.count, found.copied.across, found.copied.rows) == (2, 1, 6)
-    assert found.copied.complete
+    assert [each.equal for each in found.copied] == [False, True]
+    assert [each.is_across for each in found.copied] == [True, False]
+    assert found.complete
     outliers = {(name_of(odd, one.split, one.row), one.reason) for one in found.outliers}
     assert outliers == {
         ("black.png", "nearly black"),

@@ -24,7 +24,7 @@ def dali_entries(task: Task) -> list[ContenderEntry]:
     """Returns the pipeline of the task's device; none where DALI is not installed, or cannot make the batches."""
     crops = not task.padding and (not task.variable_size or task.augment != "crop")  # of unpadded rows of one size
     files = not no_source(task) and task.recipe["source"]["kind"] == "imagefolder"
-    if not files or task.training_recipe or not crops or not installed("nvidia.dali"):
+    if not files or task.is_preset or not crops or not installed("nvidia.dali"):
         return []
     return [
         ContenderEntry(

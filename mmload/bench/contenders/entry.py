@@ -1,6 +1,6 @@
 """The :class:`Contender` contract, and :class:`ContenderEntry`: the description of a contender before it runs.
 
-Also contains the code that contenders share: copies to the device, and the conversion of a store to another format.
+Also contains the code that contenders share: copies to the device, and the conversion of the rows to another format.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def ffcv_entries(task: Task) -> list[ContenderEntry]:
     """
     in_color = task.rows.fields["images"].channels == 3
     crops = not task.variable_size or task.augment != "crop"  # its center crop is a share of each photograph
-    able = crops and in_color and task.labeled and not task.training_recipe and has_room(task)
+    able = crops and in_color and task.labeled and not task.is_preset and has_room(task)
     if not able or not installed("ffcv"):
         return []
     ways = [("raw", "raw", ""), ("JPEG", "jpg", f"JPEGs of quality {QUALITY} of the rows")]

@@ -42,7 +42,7 @@ def stock_entries(task: Task) -> list[ContenderEntry]:
         return []
     likely = min(task.workers, key=lambda workers: abs(workers - task.threads))  # rarely much slower than the best
     flips = "flips are random, not alternating" if task.augment == "airbench" else ""
-    ways = {"v2 tensors": True} if task.training_recipe else {"torchvision": False, "v2 tensors": True}
+    ways = {"v2 tensors": True} if task.is_preset else {"torchvision": False, "v2 tensors": True}
     return [
         ContenderEntry(
             name=f"DataLoader + {name}, {counted(workers, 'worker')}",
@@ -118,7 +118,7 @@ def stored_steps(task: Task) -> list[Any]:
     Raises:
         UsageError: if one has none.
     """
-    _, *steps = torchvision_equivalent({**task.recipe, "transforms": stored_specs(task)}).transforms
+    steps: list[Any] = torchvision_equivalent({**task.recipe, "transforms": stored_specs(task)}).transforms[1:]
     return steps
 
 
@@ -192,12 +192,12 @@ def no_source(task: Task) -> str:
 
 
 def check_source(task: Task) -> None:
-    """Compares the source with the store if torchvision can read it, and checks that its images are regular files.
+    """Compares the source with the dataset if torchvision can read it, and checks that its images are regular files.
 
     The contenders open images by name, which blocks on a FIFO, and never ends on a device.
 
     Raises:
-        SourceError: if it does not exist, or is not what the store was built from, or an image is not a regular file.
+        SourceError: if it does not exist, or is not what the dataset was built from, or an image is not a regular file.
     """
     if no_source(task):
         return
@@ -214,7 +214,7 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
     """Returns torchvision's dataset of the source; item ``i`` is (image, class index) of row ``i``.
 
     Raises:
-        SourceError: if the source does not exist, or is not what the store was built from.
+        SourceError: if the source does not exist, or is not what the dataset was built from.
     """
     if task.source is None or not task.source.is_dir():
         raise SourceError(f"no such folder: {task.source}; give the folder that the dataset was built from")
