@@ -391,11 +391,6 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         folder = self.shards[index].folder
         return f"{self.subset_of or split}/{shard_name(index if folder is None else folder)}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the record as plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
-
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Description of a dataset.
@@ -454,13 +449,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def contents(self) -> str:
         """SHA-256 of all but the card: equal for datasets of equal bytes, whatever was recorded since."""
-        body = [self.recipe, self.fingerprint, {name: split.to_json() for name, split in self.splits.items()}]
+        body = [self.recipe, self.fingerprint, msgspec.to_builtins(self.splits)]
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def variable_size(self) -> bool:
-        """Whether a field of a split has variable-size rows."""
-        return any(spec.variable_size for split in self.splits.values() for spec in split.fields.values())
 
     def excluded(self, split: str) -> list[str]:
         """Returns the ids of a split's samples that the recipe excludes; none if the recipe is malformed."""
@@ -474,7 +464,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             {
                 "recipe": self.recipe,
                 "fingerprint": self.fingerprint,
-                "splits": {name: split.to_json() for name, split in self.splits.items()},
+                "splits": msgspec.to_builtins(self.splits),
                 "card": self.card,
                 "versions": msgspec.to_builtins(self.versions),
             }
