@@ -295,7 +295,7 @@ def texts_of_constants() -> dict[str, list[str]]:
     layout = VariableLayout()
     waits = [RETRIES["backoff"][name].total_seconds() for name in ("init_backoff", "max_backoff")]
     return {
-        "docs/variable-size.md": [f"The rows of {order.WINDOW} batches"],
+        "docs/variable-size.md": [f"The rows of {order.BATCHES_SORTED} batches"],
         "docs/clusters.md": [
             f"{chunk} MiB of successive rows",
             f"each window of {WINDOW} chunks ({WINDOW * chunk // 1024} GiB)",
@@ -321,8 +321,8 @@ def texts_of_constants() -> dict[str, list[str]]:
         ],
         "docs/security.md": [
             f"| pixels of an image or mask | {MAX_PIXELS:,},",
-            f"| bytes of a file | {files.MAX_BYTES:,} |",
-            f"| {voc.MAX_BYTES >> 20} MiB, no document type; {coco_annotations.MOST_BYTES >> 30} GiB; "
+            f"| bytes of a file | {files.MOST_BYTES:,} |",
+            f"| {voc.MOST_BYTES >> 20} MiB, no document type; {coco_annotations.MOST_BYTES >> 30} GiB; "
             f"{yolo.MOST_LABEL_BYTES >> 20} MiB |",
             f"| {MAX_KEYPOINTS}; {MAX_CLASSES:,}; {cifar.MAX_OPS:,} |",
         ],
