@@ -295,7 +295,7 @@ def texts_of_constants() -> dict[str, list[str]]:
     layout = VariableLayout()
     waits = [RETRIES["backoff"][name].total_seconds() for name in ("init_backoff", "max_backoff")]
     return {
-        "docs/variable-size.md": [f"The rows of {order.WINDOW} batches"],
+        "docs/variable-size.md": [f"The rows of {order.BATCHES_SORTED} batches"],
         "docs/clusters.md": [
             f"{chunk} MiB of successive rows",
             f"each window of {WINDOW} chunks ({WINDOW * chunk // 1024} GiB)",
