@@ -306,9 +306,9 @@ def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
     """Returns a batch with other values of some of its fields, those of ``extra`` among them, or with more fields."""
     attributes: dict[str, Any] = {name: value for name, value in fields.items() if name in FIELD_NAMES}
     if len(attributes) < len(fields):
-        extra = {name: value for name, value in fields.items() if name not in attributes}
-        more = TensorDict({}, batch.batch_size) if batch.extra is None else batch.extra.clone(recurse=False)
-        attributes["extra"] = more.update(extra)
+        extra: dict[str, Any] = {} if batch.extra is None else dict(batch.extra.items())
+        more = {name: value for name, value in fields.items() if name not in attributes}
+        attributes["extra"] = TensorDict(extra | more, batch.batch_size)
     changed: Batch = batch.replace(**attributes)
     return changed
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from importlib.machinery import SourceFileLoader
@@ -41,6 +42,7 @@ from mmload.cli.app import main
 from mmload.remote import cached_dataset, chunks, object_store
 from mmload.remote.opening import open as open_dataset
 from mmload.runtime import durable_files, processes
+from mmload.sources.files import SampleFiles
 from mmload.store.dataset import Dataset, Split
 
 # The same examples in each run; `scripts/test --hypothesis-profile explore` draws others.
@@ -144,6 +146,19 @@ def out(squares: BuildRecipe) -> Path:
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An ImageFolder of 20 images with edges, color and grain in 4 classes. Read-only: shared by the session."""
     return make_photos(tmp_path_factory.mktemp("parity") / "photos")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts how often each file of a source is read."""
+    read, counts = SampleFiles.read, Counter[str]()
+
+    def counted(files: SampleFiles, name: str, *more: Any) -> bytes:
+        counts[name] += 1
+        return read(files, name, *more)
+
+    monkeypatch.setattr(SampleFiles, "read", counted)
+    return counts
 
 
 @pytest.fixture

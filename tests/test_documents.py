@@ -321,8 +321,8 @@ def texts_of_constants() -> dict[str, list[str]]:
         ],
         "docs/security.md": [
             f"| pixels of an image or mask | {MAX_PIXELS:,},",
-            f"| bytes of a file | {files.MAX_BYTES:,} |",
-            f"| {voc.MAX_BYTES >> 20} MiB, no document type; {coco_annotations.MOST_BYTES >> 30} GiB; "
+            f"| bytes of a file | {files.MOST_BYTES:,} |",
+            f"| {voc.MOST_BYTES >> 20} MiB, no document type; {coco_annotations.MOST_BYTES >> 30} GiB; "
             f"{yolo.MOST_LABEL_BYTES >> 20} MiB |",
             f"| {MAX_KEYPOINTS}; {MAX_CLASSES:,}; {cifar.MAX_OPS:,} |",
         ],

@@ -142,7 +142,7 @@ class Collate(nn.Module):
     @property
     def epoch(self) -> int | None:
         """Epoch of the next batches: of the loader that calls in this thread, else as set; None: not known."""
-        of_loader = epoch_of_loader()
+        of_loader = epoch_of_loader.get()
         epoch = int(self._epoch) if of_loader is None else of_loader
         return None if epoch < 0 else epoch
 
@@ -248,6 +248,9 @@ class Collate(nn.Module):
 
 class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
+
+    On a CPU, call :meth:`render_batch`, or render rows by ``rendering``, and then :meth:`finish`; on a device
+    :meth:`copy_to`, :meth:`render_images` and :meth:`finish`.
 
     All passes up to the first module that needs pixels are described, and boxes, masks and targets have gone through
     them, as NumPy arrays: what cannot be done is refused before a pixel is rendered. It has everything but the images,
@@ -468,7 +471,7 @@ def _dtype_before(
     return source if isinstance(step, Step | AfterStep) else dtype
 
 
-DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+OUTPUT_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Permitted dtypes of rendered images."""
 
 
@@ -477,9 +480,9 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
 
     Raises:
         TypeError: if a step is not a module.
-        ValueError: if the dtype is not one of :data:`DTYPES`, or a step cannot stand where it stands.
+        ValueError: if the dtype is not one of :data:`OUTPUT_DTYPES`, or a step cannot stand where it stands.
     """
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+    if not isinstance(dtype, torch.dtype) or dtype not in OUTPUT_DTYPES:
         raise argument_error("dtype", dtype, "torch.uint8 or one of float16, bfloat16, float32, float64")
     if sum(isinstance(step, CopyPaste) for step in steps) > 1:
         raise ValueError("CopyPaste is there several times; put it in once, as each sample has one partner")

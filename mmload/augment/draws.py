@@ -113,7 +113,7 @@ class Draws:
     Every call takes the next draw numbers, so a step must draw in the same order for every batch.
 
     Args:
-        seeds: int64 [B], one per sample.
+        seeds: int64 [B], one per sample; also an attribute.
         step: the step's place in its list.
         epoch: the batch's; None: it is not known.
         ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none. A tensor becomes an
@@ -130,15 +130,10 @@ class Draws:
         ids: Tensor | Numbers | None = None,
         boxes: Callable[[Plan], tuple[Trail, Numbers]] | None = None,
     ) -> None:
-        self._seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
+        self.seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
         self._place = step
         self._step = STEP * (step + 1) % (1 << 64)
         self._used = 0
-
-    @property
-    def seeds(self) -> Numbers:
-        """int64 [B], seeds of the samples."""
-        return self._seeds
 
     def epoch(self, what: str) -> int:
         """Returns the batch's epoch; ``what`` names the setting that depends on it.
@@ -178,7 +173,7 @@ class Draws:
 
     def bits(self, count: int) -> Numbers:
         """Returns the next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
-        return counted(as_words(self._seeds), self._step, self._taken(count), count).view(np.int64)
+        return counted(as_words(self.seeds), self._step, self._taken(count), count).view(np.int64)
 
     def uniform(self, count: int) -> Floats:
         """Returns the next ``count`` draws of every sample in [0, 1): float64 [B, count] with 53 random bits."""
@@ -186,13 +181,13 @@ class Draws:
 
     def chance(self, p: float) -> Flags:
         """Draws once per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
-        return drawn_chances(as_words(self._seeds), self._step, self._taken(1), p)
+        return drawn_chances(as_words(self.seeds), self._step, self._taken(1), p)
 
     def integers(self, *ranges: tuple[Numbers | int, Numbers | int]) -> list[Numbers]:
         """Draws once per sample for each (first, last): integers from first to last, int64 [B] each."""
         if not any(isinstance(end, np.ndarray) for ends in ranges for end in ends):
             first = self._taken(len(ranges))
-            return drawn_integers(as_words(self._seeds), self._step, first, ranges)  # type: ignore[arg-type]  # numbers
+            return drawn_integers(as_words(self.seeds), self._step, first, ranges)  # type: ignore[arg-type]  # numbers
         uniform = self.uniform(len(ranges))
         return [
             whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(ranges)
@@ -200,7 +195,7 @@ class Draws:
 
     def orders(self, count: int) -> Numbers:
         """Draws ``count`` times per sample: int64 [B, count], the numbers from 0 to ``count`` - 1 in random order."""
-        return drawn_orders(as_words(self._seeds), self._step, self._taken(count), count)
+        return drawn_orders(as_words(self.seeds), self._step, self._taken(count), count)
 
     def weighted(self, shares: Sequence[float]) -> Numbers:
         """Draws once per sample: int64 [B], ``k`` with the probability ``shares[k]``; they sum to 1."""
@@ -210,13 +205,13 @@ class Draws:
         return chosen
 
     def branch(self, number: int) -> Draws:
-        """Returns draws for part ``number`` of the step, the same however many the step and its other parts take."""
-        seeds = branch_seeds(self._seeds, number + 1)
+        """Returns draws for part ``number`` of the step: a step of a RandomApply draws the same, whatever is before."""
+        seeds = branch_seeds(self.seeds, number + 1)
         return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
 
     def of_first(self) -> Draws:
-        """Returns draws of the first sample alone, for one draw per batch: [1, ...], or [0, ...] in an empty batch."""
-        return Draws(self._seeds[:1], self._place, epoch=self._epoch)
+        """Returns draws of the first sample, for draws per batch: arrays [1, ...], or [0, ...] of an empty batch."""
+        return Draws(self.seeds[:1], self._place, epoch=self._epoch)
 
     def _taken(self, count: int) -> int:
         """Returns the number of the next draw and advances by ``count``."""
@@ -287,19 +282,15 @@ def _write_log_gammas(words: Words, alpha: float, out: npt.NDArray[np.float64]) 
         out[k] = found + math.log1p(-unit_of_word(words[k, 3 * tries])) / alpha + math.log(d)
 
 
-_of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loader makes", default=None)
+epoch_of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loader makes", default=None)
+"""Epoch of the batch that a loader is making in this thread; None: none is."""
 
 
 @contextmanager
 def batch_of_epoch(epoch: int) -> Iterator[None]:
     """Sets the epoch of the batches that collates make in this thread while it runs."""
-    before = _of_loader.set(epoch)
+    before = epoch_of_loader.set(epoch)
     try:
         yield
     finally:
-        _of_loader.reset(before)
-
-
-def epoch_of_loader() -> int | None:
-    """Returns the epoch of the batch that a loader is making in this thread; None: none is."""
-    return _of_loader.get()
+        epoch_of_loader.reset(before)

@@ -1,6 +1,15 @@
 """The kinds of steps of a collate: those that join the description of a pass, and those that run after it.
 
-All work alone on a batch and inside ``nn.Sequential``.
+All but Mosaic, which composes samples of several rows, work alone on a batch and inside ``nn.Sequential``::
+
+    DeclaredStep                its arguments, and what it needs
+        Step                    describes itself in a plan: geometry, color map, holes
+            LevelStep           ... by a program of operations on levels, which it draws
+            OperationStep       is one such operation, with a probability
+        TargetStep              also takes targets when it is called alone
+            MixStep             a Step that mixes samples (in ``mix.py``)
+            AfterStep           changes rendered pixels, or several samples at once
+        Mosaic
 """
 
 from __future__ import annotations
@@ -9,6 +18,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,9 +42,9 @@ class DeclaredStep(nn.Module):
     torchvision's equivalent, the check of foreign modules and the table of docs/augment.md follow from that.
 
     Attributes:
-        needs_boxes: what a dataset is built for that has what the step needs, boxes; "": it can be done without.
-        leaves_behind: "boxes" or "masks" -> what the step does without them, and what to do, of a message; none: they
-            follow, if there are some.
+        needs_boxes: how a dataset with boxes is built, for the message where they are missing; "": the step works
+            without boxes.
+        leaves_behind: reason and advice for each of the fields "boxes" and "masks" that does not follow the step.
         makes_floats: whether images cannot stay uint8.
         inner: steps that it contains.
     """
@@ -63,13 +73,12 @@ class DeclaredStep(nn.Module):
         Returns:
             Images in their dtype, but floats where the step makes some, and the targets.
         """
-        from mmload.augment.collate import Collate  # which imports this file
-
         batch = given_samples(images).batch
         if seeds is not None and len(seeds) != len(batch):
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(batch)},): one per image")
-        dtype = torch.float32 if self.makes_floats else torch.uint8
-        collate = Collate(self, dtype=images.dtype if images.is_floating_point() else dtype)
+        levels = torch.float32 if self.makes_floats else torch.uint8  # what becomes of them
+        dtype = images.dtype if images.is_floating_point() else levels
+        collate = import_module("mmload.augment.collate").Collate(self, dtype=dtype)  # of a file that imports this one
         made: Batch = collate(batch.replace(images=images, targets=targets, seeds=seeds), generator)
         return made
 

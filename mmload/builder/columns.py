@@ -18,7 +18,7 @@ from mmload.builder.dataset_change import changed, commit_version, only_split, o
 from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
 from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
-from mmload.builder.staging import Staging, has_finished_shards
+from mmload.builder.staging import Staging
 from mmload.errors import UsageError, choices, counted
 from mmload.lazy import lazy_property
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
@@ -82,13 +82,7 @@ def add_field(
     first = _values_of(given, chosen, np.arange(min(batch_size, len(chosen))))
     spec = _spec_of(first, next_version(opened.manifest))
     with Staging(opened.path, _plan(opened.manifest, column)) as staging:
-        work = _Column(name=name, spec=spec, values=given, split=chosen, batch_size=batch_size)
-        try:
-            files = work.write(staging)
-        except BaseException:
-            if not has_finished_shards(staging.paths):
-                staging.discard()
-            raise
+        files = _Column(name=name, spec=spec, values=given, split=chosen, batch_size=batch_size).write(staging)
         splits = _splits_with(opened, chosen, {**_without(chosen, name), name: spec}, files)
         commit_version(staging, opened, splits, f"field {name}", _warnings_without(opened, chosen, name))
     return Dataset(opened.path)

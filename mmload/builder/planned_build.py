@@ -37,9 +37,9 @@ from mmload.builder.shards import (
     UNNAMED,
     UPDATES,
     BuildPaths,
+    ShardDivision,
     ShardPlan,
     ShardSummary,
-    SplitLayout,
     Statistics,
     asked_by,
     join_lists,
@@ -141,7 +141,7 @@ class PlannedBuild:
             recipe = replace(recipe, root=source_of(recipe.out))
             self._note(f"updates {recipe.out} from {recipe.root}, where its source was before")
         if recipe.root is None or recipe.out is None:
-            raise RecipeError("the recipe has no root or no out; give both")
+            raise RecipeError("the recipe has no root or no out; give both, as in: mmload build --config FILE ROOT OUT")
         self.out, self._place = recipe.out, Path(os.path.realpath(recipe.out))
         check_apart(recipe.kind, recipe.root, recipe.out)
         TransformChain(recipe.transforms)  # checked before the source is read
@@ -223,15 +223,15 @@ class PlannedBuild:
 
     def _build_or_commit(self, staging: Staging, engine: Engine, chosen: slice) -> Manifest | None:
         """Builds the chosen shards; commits, and returns the manifest, if all are sealed then."""
-        layouts = self.layouts()
-        plans = [plan for layout in layouts.values() for plan in layout.plans]
-        self.build_shards(layouts, plans[chosen], staging, engine)
+        divisions = self.divisions()
+        plans = [plan for division in divisions.values() for plan in division.plans]
+        self.build_shards(divisions, plans[chosen], staging, engine)
         finished = self.sealed(plans, staging.paths)
         self.shards, self.missing = len(plans), [plan for plan in plans if plan not in finished]
         if self.missing:
             return None
         self._check_skipped(sum(summary.skipped for summary in finished.values()))
-        manifest = self.manifest(layouts, finished, staging.paths)
+        manifest = self.manifest(divisions, finished, staging.paths)
         write_blocks(staging.paths, staging.paths.dataset / SOURCE_NAME, [os.fsencode(str(self.recipe.absolute_root))])
         staging.commit(manifest, replaces=self._replaces)
         return manifest
@@ -278,22 +278,22 @@ class PlannedBuild:
         """Seconds since the first file was decoded; 0 if none was."""
         return max(0.0, time.perf_counter() - self._first_decoded)
 
-    def layouts(self) -> dict[str, SplitLayout]:
+    def divisions(self) -> dict[str, ShardDivision]:
         """Divides the samples to build of each split into shards; a split without rows has none.
 
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
         with _advised(self.plan):
-            layouts = {name: self._layout_of(name) for name in self._listed_splits}
-        return {name: layout for name, layout in layouts.items() if layout is not None}
+            divisions = {name: self._division_of(name) for name in self._listed_splits}
+        return {name: division for name, division in divisions.items() if division is not None}
 
-    def _layout_of(self, name: str) -> SplitLayout | None:
+    def _division_of(self, name: str) -> ShardDivision | None:
         """Returns the division of the samples to build of a split; None if it has no rows and gets none."""
         split, variable, most = self.splits.get(name), self.recipe.variable_layout, self.recipe.shard_bytes
         kept = None if self.previous is None else self.previous.splits[name].kept_split
         if split is None:
-            return None if kept is None else SplitLayout(kept.record.fields, 0, kept.record.shard_samples, [])
+            return None if kept is None else ShardDivision(kept.record.fields, 0, kept.record.shard_samples, [])
         if kept is not None:
             fields = kept.record.fields
         else:
@@ -307,10 +307,10 @@ class PlannedBuild:
         else:
             samples = max(1, int(most / (_MARGIN * size)))  # shards may be larger
         first = self.plan.get("folders", {}).get(name, 0)
-        return SplitLayout(fields, size, samples, plan_shards(name, len(split), samples, first))
+        return ShardDivision(fields, size, samples, plan_shards(name, len(split), samples, first))
 
     def build_shards(
-        self, layouts: Mapping[str, SplitLayout], plans: Sequence[ShardPlan], staging: Staging, engine: Engine
+        self, divisions: Mapping[str, ShardDivision], plans: Sequence[ShardPlan], staging: Staging, engine: Engine
     ) -> None:
         """Builds those of the shards that are not sealed yet.
 
@@ -322,14 +322,14 @@ class PlannedBuild:
         self._left_out = sum(summary.skipped for summary in finished.values())
         if finished:
             self._on_progress(0, 0)
-        self._check_room(paths, [(len(plan), layouts[plan.split].row_bytes) for plan in missing])
+        self._check_room(paths, [(len(plan), divisions[plan.split].row_bytes) for plan in missing])
         if not staging.shared:
             for plan in missing:  # its summary first, so that none ever describes other files
                 remove(paths.summary_file(plan.split, plan.index))
                 remove(paths.shard(plan.split, plan.index))
         job = ShardJob(
             splits=self.splits,
-            fields={name: layout.fields for name, layout in layouts.items()},
+            fields={name: division.fields for name, division in divisions.items()},
             chain=self.chain,
             paths=paths,
             shuffle_seed=self.recipe.shuffle_seed if self.previous is None else None,  # an update has its own order
@@ -400,7 +400,7 @@ class PlannedBuild:
             )
 
     def manifest(
-        self, layouts: Mapping[str, SplitLayout], finished: Mapping[ShardPlan, ShardSummary], paths: BuildPaths
+        self, divisions: Mapping[str, ShardDivision], finished: Mapping[ShardPlan, ShardSummary], paths: BuildPaths
     ) -> Manifest:
         """Makes the manifest of a dataset whose shards are all finished; writes the splits' lists of samples.
 
@@ -410,12 +410,12 @@ class PlannedBuild:
         records: dict[str, SplitRecord] = {}
         card: dict[str, dict[str, list[str]]] = {"notes": {}, "warnings": {}}
         counts = np.zeros(3, np.int64)
-        for name, layout in layouts.items():
-            split, summaries = self._listed_splits[name], [finished[plan] for plan in layout.plans]
+        for name, division in divisions.items():
+            split, summaries = self._listed_splits[name], [finished[plan] for plan in division.plans]
             if self.previous is None:
-                made = self._new_split(name, layout, summaries, paths)
+                made = self._new_split(name, division, summaries, paths)
             else:
-                made = self.previous.splits[name].new_split(layout, summaries, paths, self.first_listed(paths))
+                made = self.previous.splits[name].new_split(division, summaries, paths, self.first_listed(paths))
             records |= made.records
             counts += made.counts
             card["notes"][name] = [
@@ -436,10 +436,10 @@ class PlannedBuild:
         return with_version(body, self.previous.manifest, self._place, "update", (added, changed, removed))
 
     def _new_split(
-        self, name: str, layout: SplitLayout, summaries: Sequence[ShardSummary], paths: BuildPaths
+        self, name: str, division: ShardDivision, summaries: Sequence[ShardSummary], paths: BuildPaths
     ) -> NewSplit:
         """Returns the manifest entry of a split of a new dataset; writes its lists."""
-        split, numbers, statistics = self.splits[name], [plan.index for plan in layout.plans], Statistics()
+        split, numbers, statistics = self.splits[name], [plan.index for plan in division.plans], Statistics()
         for summary in summaries:
             statistics.add(summary.statistics)
         rows, skipped = (sum(s.record.rows for s in summaries), sum(s.skipped for s in summaries))
@@ -447,13 +447,13 @@ class PlannedBuild:
         record = SplitRecord(
             **statistics.entries(len(split.classes)),
             rows=rows,
-            fields=layout.fields,
+            fields=division.fields,
             classes=split.classes,
             skipped_count=skipped,
             skipped=tuple(islice(skipped_in(paths, name, numbers), SKIPPED_SHOWN)),
             skipped_file=join_lists(paths, name, numbers, SKIPPED_NAME) if skipped else None,
             samples=join_lists(paths, name, numbers, SAMPLES_NAME),
-            shard_samples=layout.shard_samples,
+            shard_samples=division.shard_samples,
             shards=tuple(summary.record for summary in summaries),
             objects=objects_of(split),
             origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),

@@ -30,9 +30,9 @@ from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
     SampleOrigin,
+    ShardDivision,
     ShardPlan,
     ShardSummary,
-    SplitLayout,
     Statistics,
     json_lines,
     origins_lines,
@@ -405,7 +405,7 @@ class SplitUpdate:
             )
 
     def new_split(
-        self, layout: SplitLayout, summaries: Sequence[ShardSummary], paths: BuildPaths, listed: int
+        self, division: ShardDivision, summaries: Sequence[ShardSummary], paths: BuildPaths, listed: int
     ) -> NewSplit:
         """Returns the split of the new version, and its subsets; writes their lists.
 
@@ -414,22 +414,22 @@ class SplitUpdate:
         """
         name, manifest = self._name, self._dataset.manifest
         version = next_version(manifest)
-        rows, places, shards = self._all_rows([*zip(layout.plans, summaries, strict=True)], paths)
+        rows, places, shards = self._all_rows([*zip(division.plans, summaries, strict=True)], paths)
         order = self.order[places[self.order] >= 0]
         rows = rows.chosen(places[order])
         shards, moved = in_use(shards, rows.shard_rows)
         rows = replace(rows, shard_rows=moved[rows.shard_rows])
         kind: dict[str, Any] = {
-            "fields": layout.fields,
+            "fields": division.fields,
             "classes": self.listed.classes,
-            "shard_samples": layout.shard_samples,
+            "shard_samples": division.shard_samples,
             "shards": shards,
             "objects": objects_of(self.listed),
         }
-        skipped = list(skipped_in(paths, name, [plan.index for plan in layout.plans]))
+        skipped = list(skipped_in(paths, name, [plan.index for plan in division.plans]))
         records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
-        warnings += _missing_values(layout.fields, int((places[self.built] >= 0).sum()), version)
+        warnings += _missing_values(division.fields, int((places[self.built] >= 0).sum()), version)
         for subset, chosen in self._subset_rows(self.rows[order]):
             if len(chosen):
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)

@@ -77,7 +77,7 @@ class ShardPlan:
         return self.stop - self.start
 
 
-class SplitLayout(NamedTuple):
+class ShardDivision(NamedTuple):
     """Division of the samples to build of a split into shards.
 
     Attributes:
@@ -142,20 +142,18 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         found.losses = dict(losses)
         return found
 
-    def mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Returns the mean and the population standard deviation of each channel, in [0, 1]; nothing of 0 pixels."""
-        if not self.pixels:
-            return (), ()
-        mean = tuple(total / self.pixels / 255 for total in self.sums)
-        pairs = zip(self.sums, self.squares, strict=True)
-        spread = (max(0, square * self.pixels - total * total) for total, square in pairs)
-        return mean, tuple(float(value**0.5) / self.pixels / 255 for value in spread)
-
     def entries(self, classes: int) -> dict[str, Any]:
-        """Returns the entries of a split's record that are statistics of its rows."""
-        mean, std = self.mean_std()
-        counts = tuple(self.class_counts.get(index, 0) for index in range(classes))
-        return {"class_counts": counts, "mean": mean, "std": std}
+        """Returns the entries of a split's record that are statistics of its rows.
+
+        Mean and population standard deviation of each channel are in [0, 1]; there are none of 0 pixels.
+        """
+        pairs = list(zip(self.sums, self.squares, strict=True)) if self.pixels else []
+        spread = (max(0, square * self.pixels - total * total) for total, square in pairs)
+        return {
+            "class_counts": tuple(self.class_counts.get(index, 0) for index in range(classes)),
+            "mean": tuple(total / self.pixels / 255 for total, _ in pairs),
+            "std": tuple(float(value**0.5) / self.pixels / 255 for value in spread),
+        }
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):

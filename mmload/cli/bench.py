@@ -41,9 +41,9 @@ class BenchArguments(BenchOptions):
 
 @takes(BenchArguments)
 def bench(options: BenchArguments) -> None:
-    """Measure a dataset against stock and other loaders, like for like.
+    """Measure a dataset against other loaders, on the same work.
 
-    It says where the limit is.
+    It says what the bottleneck is, and where the limit of the machine is.
     """
     began = time.monotonic()  # of the bench's seconds: the imports are part of them
     from mmload.bench.report import check_plot, draw, table

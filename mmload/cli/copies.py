@@ -104,8 +104,8 @@ def export(
         made = write(opened, out, choice, threads=threads, progress=progress("export"), **more)
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
     warn(list(made.notes))
-    for line in made.next:
-        show(f"  {line}")
+    if made.next:
+        show("next:", *(f"  {line}" for line in made.next))
 
 
 def _usual(dataset: Dataset) -> Format:

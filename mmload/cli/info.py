@@ -68,9 +68,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what decides on mmload's speed here, and what slows it down.
+    """Show what decides on mmload's speed on this machine.
 
-    Versions, processor, machine code, memory and GPU, and the disk of a dataset.
+    Versions, processor, machine code, memory and GPU, the disk of a dataset, and what slows it down.
     """
     from mmload.view.installation import installation_facts, installation_warnings
 

@@ -107,12 +107,12 @@ class BatchWorker:
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
         shapes = {name: split.fields[name].shape for name in self._others}
-        self._composed = [] if self._composer is None else box_fields(shapes)
+        self._composed = box_fields(shapes) if views and "images" in fields else []
         # Arrays, of which a collate makes tensors once: each tensor that dies gives the interpreter lock away.
         self._boxes = [
             name
-            for name in (box_fields(shapes) if views and "images" in fields else ())
-            if split.reader.is_column(name) and split.fields[name].dtype != "bfloat16"
+            for name in self._composed
+            if split.reader.is_column(name) and split.fields[name].dtype != "bfloat16"  # which NumPy lacks
         ]
         # Beside the images, fields of large rows, such as masks, are read from maps of their files, too.
         large = [name for name in fields if name != "images" and not split.reader.is_column(name)]
@@ -175,13 +175,15 @@ class BatchWorker:
     def _without_images(self, rows: Numbers, seeds: Numbers, tiles: Tiles | None = None) -> Batch:
         """Reads the rows' fields of fixed size, except images, into host memory.
 
-        Fields that will be composed of the tiles' are not read: other tensors of their shape take their place.
+        Those that will be composed of the tiles', and those of boxes that a collate gets as arrays, are not read.
         """
-        others = {} if tiles is None else tiles.fields
-        composed = {name: value[: len(rows)] for name, value in others.items() if isinstance(value, Tensor)}
-        names = [name for name in self._others if name not in composed and name not in self._boxes]
-        fields = {name: self._read(name, rows) for name in names} | composed
+        left_out = self._boxes if tiles is None else self._composed
+        fields = {name: self._read(name, rows) for name in self._others if name not in left_out}
         return make_batch(fields, len(rows), ids=torch.from_numpy(rows), seeds=torch.from_numpy(seeds))
+
+    def _arrays(self, rows: Numbers) -> dict[str, Any]:
+        """Reads the rows' fields of boxes that a collate gets as arrays."""
+        return {name: self._split.reader.values(name, rows) for name in self._boxes}
 
     def _read(self, name: str, rows: Numbers) -> Tensor:
         """Reads rows of a field of fixed size, but images, into new memory."""
@@ -264,9 +266,8 @@ class BatchWorker:
             return None
         view = self._settings.view
         drawn = self._composer.tile_rows(Draws(seeds, 0, epoch=epoch), rows, len(view), view.ids)
-        read = self._split.reader.values
-        fields: dict[str, Any] = {
-            name: (read if name in self._boxes else self._read)(name, drawn.numbers) for name in self._composed
+        fields = self._arrays(drawn.numbers) | {
+            name: self._read(name, drawn.numbers) for name in self._composed if name not in self._boxes
         }
         return Tiles(drawn, sizes_of(self._images.located(drawn.numbers)), fields)
 
@@ -283,9 +284,7 @@ class BatchWorker:
             sizes = sizes_of(self._images.located(rows))
             masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
         with batch_of_epoch(epoch):
-            more: dict[str, Any] = {"tiles": tiles}
-            if tiles is None:
-                more = {"boxes": {name: self._split.reader.values(name, rows) for name in self._boxes}}
+            more: dict[str, Any] = {"boxes": self._arrays(rows)} if tiles is None else {"tiles": tiles}
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),

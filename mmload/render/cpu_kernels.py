@@ -133,23 +133,25 @@ def lines_at_once(height: int, line_bytes: int) -> int:
 class _Line(NamedTuple):
     """Line of an image: its image, its row, and the window's columns.
 
-    ``sources`` are the columns that the window shows; they are not set where the image ends in a constant.
+    ``sources`` are the columns that the window shows; they are not set where the image ends in a constant, of which a
+    line that is not ``shown`` consists.
     """
 
     index: Any
     row: Any
     columns: Span
     sources: Numbers
+    shown: bool
 
 
 @inlined
-def _color_line(crops: Crops, line: _Line, shown: bool, c: Index, paint: Paint, target: Pixels, at: Index) -> None:
-    """Colors a line of channel ``c`` into ``target`` from ``at`` on; the constant where it is not ``shown``.
+def _color_line(crops: Crops, line: _Line, c: Index, color: tuple[Any, Any, Any], target: Pixels, at: Index) -> None:
+    """Colors a line of channel ``c`` into ``target`` from ``at`` on; ``color`` is its shift, scale and constant.
 
     There is a loop for each direction: only a constant stride is vectorized.
     """
-    images, mode, columns = crops.images, crops.mode, line.columns
-    less, times, origin, width = paint.shift[c], paint.scale[c], _U(columns.origin), _U(len(line.sources))
+    images, columns, shown = crops.images, line.columns, line.shown
+    (less, times, blank), origin, width = color, _U(columns.origin), _U(len(line.sources))
     left, right = (_U(columns.begin), _U(columns.end)) if shown else (width, width)
     if shown and columns.flipped:
         for x in range(left, right):
@@ -157,8 +159,7 @@ def _color_line(crops: Crops, line: _Line, shown: bool, c: Index, paint: Paint, 
     elif shown:
         for x in range(left, right):
             target[at + x] = colored(images[line.index, c, line.row, origin + x], less, times, target)
-    if mode == CONSTANT:
-        blank = colored(crops.fill[c], less, times, target)
+    if crops.mode == CONSTANT:
         for x in range(left):
             target[at + x] = blank
         for x in range(right, width):
@@ -171,15 +172,15 @@ def _color_line(crops: Crops, line: _Line, shown: bool, c: Index, paint: Paint, 
 
 
 @inlined
-def _interleave(crops: Crops, line: _Line, shown: bool, out: Bytes) -> None:
-    """Copies a line of all channels into w * C levels; the constant where it is not ``shown``.
+def _interleave(crops: Crops, line: _Line, out: Bytes) -> None:
+    """Copies a line of all channels into w * C levels.
 
     Bytes are interleaved first and colored afterwards, a whole line at once: writing colored values at a stride of
     three took 1.8 times as long. Three channels have loops of their own, as a constant stride is quick.
     """
     images, columns, channels = crops.images, line.columns, crops.images.shape[1]
     index, row, origin, width = line.index, line.row, _U(columns.origin), _U(len(line.sources))
-    left, right = (_U(columns.begin), _U(columns.end)) if shown else (width, width)
+    left, right = (_U(columns.begin), _U(columns.end)) if line.shown else (width, width)
     if channels == 3 and columns.flipped:
         for x in range(left, right):
             out[_U(3) * x] = images[index, 0, row, origin - x]
@@ -213,7 +214,6 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     images, windows, streamed, holes = crops.images, crops.windows, paint.streamed, paint.holes
     count, planes, height, across = out.shape
     depth = images.shape[1] // planes
-    width = across // depth
     lines = lines_at_once(height, across * out.itemsize) if streamed else height
     flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
     target, levels = band if streamed else flat, carve(arena, across, np.uint8)
@@ -221,30 +221,44 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     less, times = carve(arena, across, np.float32), carve(arena, across, np.float32)
     for i in range(across if depth > 1 else 0):
         less[i], times[i] = paint.shift[i % depth], paint.scale[i % depth]
-    row_sources, column_sources = carve(arena, height, np.int64), carve(arena, width, np.int64)
+    row_sources, column_sources = carve(arena, height, np.int64), carve(arena, across // depth, np.int64)
     for k in range(_U(count)):
-        window = windows[k]
+        window, index = windows[k], _U(windows[k].index)
         rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
-        columns = span_of(window.left, width, images.shape[3], window.flips & FLIPPED_X != 0)
+        columns = span_of(window.left, len(column_sources), images.shape[3], window.flips & FLIPPED_X != 0)
         begin_erased, end_erased = erased_lines(holes, k)
         find_sources(rows, images.shape[2], crops.mode, row_sources)
         if crops.mode != CONSTANT:
             find_sources(columns, images.shape[3], crops.mode, column_sources)
         for p in range(_U(planes)):
+            color = paint.shift[p], paint.scale[p], colored(crops.fill[p], paint.shift[p], paint.scale[p], target)
             for step in range((height + lines - 1) // lines):
                 start, stop = step * lines, min(step * lines + lines, height)
                 begun = ((k * _U(planes) + p) * _U(height) + _U(start)) * _U(across)
                 into = _U(0) if streamed else begun
-                for y in range(_U(start), _U(stop)):
+                # A loop of lines for each memory format, with the color before it: one loop for both, with the color of
+                # a channel in it, took 1.05 times as long, and 1.2 times for images of 32 x 32.
+                for y in range(_U(start), _U(stop) if depth == 1 else _U(start)):
+                    line = _Line(
+                        index,
+                        _U(row_sources[y]),
+                        columns,
+                        column_sources,
+                        crops.mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end),
+                    )
+                    _color_line(crops, line, p, color, target, into + (y - _U(start)) * _U(across))
+                for y in range(_U(start), _U(start) if depth == 1 else _U(stop)):
+                    line = _Line(
+                        index,
+                        _U(row_sources[y]),
+                        columns,
+                        column_sources,
+                        crops.mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end),
+                    )
+                    _interleave(crops, line, levels)
                     at = into + (y - _U(start)) * _U(across)
-                    shown = crops.mode != CONSTANT or _U(rows.begin) <= y < _U(rows.end)
-                    line = _Line(_U(window.index), _U(row_sources[y]), columns, column_sources)
-                    if depth == 1:
-                        _color_line(crops, line, shown, p, paint, target, at)
-                    else:
-                        _interleave(crops, line, shown, levels)
-                        for i in range(_U(across)):
-                            target[at + i] = colored(levels[i], less[i], times[i], target)
+                    for i in range(_U(across)):
+                        target[at + i] = colored(levels[i], less[i], times[i], target)
                 if begin_erased < stop and end_erased > start:
                     erase(holes, k, LineRange(p, depth, start, stop, across), target, into, arena)
                 if streamed:

@@ -131,7 +131,8 @@ class Rendering:
     def render_batch(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples of images [B, C, H, W] into ``out`` [B, C, h, w]."""
         if images.dtype == torch.uint8 and images.device.type == "cpu" and self._copy is None:
-            self.render_lines(0, ImageLines.of_batch(images.contiguous(), np.arange(len(out))), out)
+            # np.arange gives the interpreter lock away.
+            self.render_lines(0, ImageLines.of_batch(images.contiguous(), np.array(range(len(out)), np.int64)), out)
         else:
             self.by_operations(images, out)
 

@@ -40,21 +40,13 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
         if error.errno == errno.ENXIO:  # a socket; a FIFO without a reader, opened for writing
             raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path)) from error
         raise
-    try:
-        _check_mode(os.fstat(handle).st_mode, path)
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def check_regular(path: str | Path) -> None:
-    """Checks a file that other code is going to open by name; links are followed.
-
-    Raises:
-        OSError: as for :func:`open_regular`, except for permissions, which are not checked.
-    """
-    _check_mode(os.stat(path).st_mode, path)
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind == stat.S_IFREG:
+        return handle
+    os.close(handle)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, _KINDS.get(kind, "it is not a regular file"), str(path))
 
 
 def read_regular(path: str | Path, *, most: int | None = None) -> bytes:
@@ -67,14 +59,6 @@ def read_regular(path: str | Path, *, most: int | None = None) -> bytes:
         if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {most:,} are read", str(path))
         return file.readall()
-
-
-def _check_mode(mode: int, path: str | Path) -> None:
-    kind = stat.S_IFMT(mode)
-    if kind == stat.S_IFDIR:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if kind != stat.S_IFREG:
-        raise OSError(errno.EINVAL, _KINDS.get(kind, "it is not a regular file"), str(path))
 
 
 def write_at(handle: int, data: memoryview, offset: int) -> None:

@@ -263,9 +263,11 @@ def find_splits(
     source = make_source(kind, root, decoder, options)
     try:
         splits = source.splits()
-    except OSError as error:  # such as a folder that disappears while it is scanned
-        where, why = error.filename or root, error.strerror or error
-        raise SourceError(f"cannot read {where} ({why}); fix it, or remove it") from error
+    except OSError as error:
+        where = error.filename or root
+        is_absent = isinstance(error, FileNotFoundError)
+        what = f"no such folder or file: {where}" if is_absent else f"cannot read {where} ({error.strerror or error})"
+        raise SourceError(f"{what}; correct the path, or what is there") from error
     for name, split in splits.items():
         if not is_name(name):
             raise SourceError(f"{name!r:.60} is no name of a split; use letters, digits, _ and -")

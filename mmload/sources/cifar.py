@@ -174,7 +174,7 @@ class Cifar100Source(Cifar10Source):
     )
 
 
-@dataclass
+@dataclass(eq=False)
 class CifarSplit:
     """One split in memory: the rows of its files in order.
 

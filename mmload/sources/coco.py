@@ -32,7 +32,7 @@ from mmload.sources.coco_annotations import (
     objects_in,
 )
 from mmload.sources.decode import Decoder, RefusedImage, read_with_pillow
-from mmload.sources.files import LocalTree, SampleFiles, inner_name
+from mmload.sources.files import LocalTree, SampleFiles, check_is_folder, inner_name
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_same_classes, note_doubles, size_of
 from mmload.sources.objects import (
     ImageObjects,
@@ -110,7 +110,7 @@ class CocoSource:
             SourceError: if a folder or file is missing, an annotation file is damaged, or a link leads out of the root.
             RecipeError: if the annotation file has to be given.
         """
-        self._tree.check_folder("", "the folder with the images' folders and annotations")
+        check_is_folder(self._root, "the folder with the images' folders and annotations")
         paths = self._files()
         for path in paths.values():
             self._tree.check(path)

@@ -136,8 +136,8 @@ def remaining_splits(
 
 
 def _indices(splits: Mapping[str, SourceSplit], wanted: AbstractSet[str]) -> dict[str, dict[str, int]]:
-    """Returns split -> id -> number of the wanted samples."""
-    ids = {name: enumerate(map(split.id, range(len(split)))) for name, split in splits.items()}
+    """Returns split -> id -> number of the wanted samples; does not look at any sample if none is wanted."""
+    ids = {name: enumerate(map(split.id, range(len(split) if wanted else 0))) for name, split in splits.items()}
     return {name: {sample: index for index, sample in own if sample in wanted} for name, own in ids.items()}
 
 

@@ -103,10 +103,6 @@ class LocalTree:
         self._checked: set[str] = set()
         self._findings = Findings()
 
-    def check_folder(self, folder: str, what: str) -> None:
-        """Raises SourceError unless the folder exists; ``what`` says which one to give."""
-        check_is_folder(self.place / folder, what)
-
     def names(self, folder: str, *, of_files: bool = False) -> list[str]:
         """Returns the names of the folders and links to folders in a folder, or of the files in it, sorted."""
         with os.scandir(self.place / folder) as entries:
@@ -275,11 +271,6 @@ class RemoteFiles:
         """Where samples are read, as in :class:`LocalTree`."""
         return self
 
-    def check_folder(self, folder: str, what: str) -> None:
-        """Raises SourceError unless an object lies below the prefix; ``what`` says which one to give."""
-        if not self._below(folder):
-            raise SourceError(f"no objects at {self.display_name(folder)}; give {what}")
-
     def names(self, folder: str, *, of_files: bool = False) -> list[str]:
         """Returns the first parts of the names below a prefix that have several, or the names of one part, sorted."""
         skip = len(posixpath.join(folder, ""))
@@ -446,16 +437,17 @@ class SampleFiles:
 
     def read(self, name: str, most: int = MOST_BYTES) -> bytes:
         """Reads a file, on a disk of at most ``most`` bytes."""
-        data = self._read_local(name, most) if isinstance(self.place, Path) else self.place.read(name, self.sample)
+        place = self.place
+        data = self._read_in(place, name, most) if isinstance(place, Path) else place.read(name, self.sample)
         self._crc = crc32(data, self._crc)
         return data
 
-    def _read_local(self, name: str, most: int) -> bytes:
+    def _read_in(self, folder: Path, name: str, most: int) -> bytes:
         name, start, size = _parts(name)
         try:
             if start is None:
-                return read_regular(os.path.join(self.place, name), most=most)
-            with open(os.path.join(self.place, name), "rb", buffering=0, opener=open_regular) as file:
+                return read_regular(os.path.join(folder, name), most=most)
+            with open(os.path.join(folder, name), "rb", buffering=0, opener=open_regular) as file:
                 file.seek(start)
                 data = file.read(size)
             if data is None or len(data) < size:

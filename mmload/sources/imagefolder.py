@@ -116,13 +116,12 @@ class ImageFolderSource:
         """
         try:
             return self._splits()
-        except SourceError as error:
+        except (OSError, SourceError) as error:
             if other := _other_kind(self._tree):
                 raise SourceError(other) from error
             raise
 
     def _splits(self) -> Mapping[str, ImageFolderSplit]:
-        self._tree.check_folder("", "the folder that holds one subfolder per class")
         table, labels, base = "", dict[str, str](), ""
         if self.split_folders is None:
             base = KAGGLE_FOLDER if "ILSVRC" in self._tree.names("") else ""
@@ -171,8 +170,6 @@ class ImageFolderSource:
     def _split_names(self, base: str, flat: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """Returns the split folders, none of which holds only ``flat``, and a note on folders beside them."""
         if self.split_folders is not None:
-            for name in self.split_folders:
-                self._tree.check_folder(name, "split_folders that are there")
             return list(self.split_folders), ()
         folders = set(self._tree.names(base))
         inner = {name: self._tree.names(posixpath.join(base, name)) for name in folders if name.lower() in SPLIT_WORDS}

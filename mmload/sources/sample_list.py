@@ -31,6 +31,7 @@ from mmload.sources.files import (
     RemoteFiles,
     SampleFiles,
     Tree,
+    check_is_folder,
     images_among,
     inner_name,
     read_source,
@@ -137,9 +138,7 @@ class ListSource:
         root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
         folder = root / self.folder
         tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
-        tree.check_folder("", "the folder that holds what the list names")
-        if not path.is_file():
-            raise SourceError(f"no such list: {path}")
+        check_is_folder(folder, "the folder that holds what the list names")
         if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
             LocalTree(root, self.allow_outside).check(path)
         return tree, path, self._rows(path, read_source(path, _MOST_BYTES))
@@ -164,8 +163,6 @@ class ListSource:
         findings, folder, of_masks = Findings(), inner_name(self.folder) or "", inner_name(named)
         if of_masks is None:
             raise RecipeError(f"masks is {named!r}, which is no folder below {tree.display_name('')}; name one")
-        tree.check_folder(folder, "folder, which has the images")
-        tree.check_folder(of_masks, "masks, a folder below the root")
         masks = {_stem(name, of_masks): name for name in images_among(tree.files(of_masks), findings)}
         rows = []
         for image in images_among(tree.files(folder), findings):

@@ -27,7 +27,7 @@ from mmload.records import CLIPPED, VOID
 from mmload.sources import Names, Table
 from mmload.sources.annotation_values import Findings, naming, read_flag, read_integer, read_number
 from mmload.sources.decode import Decoder, describe_content
-from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, check_is_folder, inner_name, read_text
+from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, inner_name, read_text
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_names, note_doubles, size_of
 from mmload.sources.objects import ImageObjects, fields_of_objects, read_mask, read_mask_of
 from mmload.store.manifest import is_name
@@ -151,7 +151,6 @@ class VocSource:
         """Returns the devkit, and the folder of each year in it; downloads what is missing."""
         if self.download:
             self._fetch()
-        check_is_folder(self._root, "a VOCdevkit, or the folder around it")
         return find_years(self._root)
 
     def _fetch(self) -> None:

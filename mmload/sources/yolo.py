@@ -87,8 +87,6 @@ class YoloSource:
         Raises:
             SourceError: if the description or a folder is missing or wrong, or a link leads out of the root.
         """
-        if not self._path.is_file():
-            raise SourceError(f"no such file: {self._path}; give the folder with data.yaml")
         self._tree.check(self._path)
         body = read_description(self._path)
         meaning = meaning_of(self._path, body, self.task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class Marks:
 
     def __init__(self, path: Path, dataset: Path) -> None:
         self.path, self._dataset = path, dataset
+        self._writing = threading.Lock()  # threads that all poll the lock of the file slow down the one that has it
         self.current()
 
     def current(self) -> MarkList:
@@ -51,7 +53,7 @@ class Marks:
         dataset, path = one_line(str(self._dataset)), one_line(str(self.path))
         heading = f"# Marked in {dataset}; mmload build ... --exclude {path} leaves these out\n"
         try:
-            with file_lock(file.with_name(f".{file.name}.lock")):
+            with self._writing, file_lock(file.with_name(f".{file.name}.lock")):
                 remove_partials(file)
                 text = MarkList(self._read() or heading, self.path).changed(sample, split, reason, alone=alone)
                 write_atomically(file, text)

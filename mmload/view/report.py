@@ -33,6 +33,15 @@ NARROW = 3.0
 
 BINS = 16
 
+SIDES = (0, 8, 16, 32, 64, 96, 128, 256, 512)
+"""Edges of the sizes: roots of areas in pixels. Boxes below 32 are small for COCO's evaluation, from 96 on large."""
+
+ASPECTS = (0.0, 0.2, 0.33, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0)
+"""Edges of width over height."""
+
+PER_IMAGE = (0, 1, 2, 3, 5, 9, 17, 33, 65)
+"""Edges of the numbers of boxes of an image."""
+
 Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 
@@ -289,18 +298,6 @@ def _parts(split: Split, field: str) -> Iterator[Numbers]:
         yield np.arange(start, min(start + at_once, len(split)))
 
 
-SIDES = (0, 8, 16, 32, 64, 96, 128, 256, 512)
-"""Edges of the sizes: roots of areas in pixels. Boxes below 32 are small for COCO's evaluation, from 96 on large."""
-
-ASPECTS = (0.0, 0.2, 0.33, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0)
-"""Edges of width over height."""
-
-PER_IMAGE = (0, 1, 2, 3, 5, 9, 17, 33, 65)
-"""Edges of the numbers of boxes of an image."""
-
-_BOXES_AT_ONCE = 4096  # rows whose boxes are read
-
-
 @dataclass(frozen=True, kw_only=True)
 class BoxFacts:
     """Boxes of a split.
@@ -330,8 +327,7 @@ def box_facts(split: Split) -> BoxFacts | None:
         return None
     found = [np.zeros(len(edges), np.int64) for edges in (SIDES, ASPECTS, PER_IMAGE)]
     most = 0
-    for start in range(0, len(split), _BOXES_AT_ONCE):
-        rows = np.arange(start, min(start + _BOXES_AT_ONCE, len(split)))
+    for rows in _parts(split, "boxes"):
         number = split.reader.array("counts", rows)
         corners = split.reader.array("boxes", rows)[np.arange(boxes.shape[0]) < number[:, None]]
         width, height = np.maximum(corners[:, 2:] - corners[:, :2], 1e-6).astype(np.float64).T

@@ -51,15 +51,6 @@ def test_collate_of_rows_and_of_a_batch_gives_the_same_bits(
     assert rows.is_contiguous(memory_format=memory_format)
 
 
-@pytest.mark.parametrize("shape", [LARGE, TINY])
-def test_pixels_do_not_depend_on_the_batch_they_are_in(shape: tuple[int, int, int]) -> None:
-    batch = batch_of(9, shape)
-    collate = Collate(*train_steps(shape))
-    whole = collate(batch).images
-    for cut in (slice(0, 1), slice(3, 8), slice(8, 9)):
-        assert torch.equal(collate(batch[cut]).images, whole[cut])
-
-
 def test_a_list_of_rows_is_the_batch() -> None:
     batch = batch_of(5, TINY, targets=torch.arange(5))
     collate = pickle.loads(pickle.dumps(Collate(*train_steps(TINY))))
@@ -100,14 +91,6 @@ def test_without_steps_it_is_torchvisions_conversion() -> None:
     images = batch_of(3, TINY).images
     assert torch.equal(Collate()(images), tv.to_dtype(images, torch.float32, scale=True))
     assert torch.equal(Collate(dtype=torch.uint8)(images), images)
-
-
-@pytest.mark.parametrize("shape", [LARGE, TINY])
-def test_normalize_is_torchvisions(shape: tuple[int, int, int]) -> None:
-    images = batch_of(3, shape).images
-    scaled = tv.to_dtype(images, torch.float32, scale=True)
-    expected = tv.normalize(scaled, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-    assert (Collate(Normalize.imagenet())(images) - expected).abs().max() <= 1e-6
 
 
 def test_a_foreign_module_runs_where_it_stands() -> None:

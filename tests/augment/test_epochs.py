@@ -55,7 +55,7 @@ def test_a_loaders_epoch_holds_in_its_thread_and_beats_the_users() -> None:
         assert sides(collate(rows()).images) == 7
     assert seen == [5]
     assert sides(collate(rows()).images) == 5
-    assert epoch_of_loader() is None
+    assert epoch_of_loader.get() is None
 
 
 def test_a_batch_keeps_the_epoch_it_was_begun_in() -> None:

@@ -58,16 +58,6 @@ def test_each_view_is_its_collate_with_the_seeds_of_the_view() -> None:
     assert len({view.images.numpy().tobytes() for view in got}) == 10  # a collate given eight times draws eight times
 
 
-def test_boxes_masks_and_targets_go_with_their_view() -> None:
-    batch = batch_of(COUNT)
-    large, small = Views(Collate(RandomResizedCrop(28)), Collate(RandomCrop(9)))(batch)
-    assert large.masks.shape == (COUNT, 28, 28)
-    assert small.masks.shape == (COUNT, 9, 9)
-    assert float(large.boxes.max()) > 9 >= float(small.boxes.max())
-    assert int(small.counts.sum()) < int(batch.counts.sum())
-    assert torch.equal(large.targets, small.targets)
-
-
 def test_any_form_and_any_part_of_a_batch_gives_the_same() -> None:
     batch, views = batch_of(COUNT), ten_crops()
     expected = views(batch)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,14 +83,6 @@ def measured(name: str, rate: float, group: str = "mmload") -> Row:
 def alive(number: int) -> bool:
     """Whether a process runs: it is there and is no zombie."""
     return psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE
-
-
-def all_end(numbers: Iterable[int]) -> bool:
-    """Whether all of these processes end within a minute."""
-    deadline = time.monotonic() + 60
-    while any(map(alive, numbers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(alive, numbers))
 
 
 def tree(root: int) -> list[int]:

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from conftest import complaint, mmload
-from fake_contenders import all_end, measured, tree
+from fake_contenders import alive, measured, tree
 from forked_program import MMLOAD, Program
+from waiting import until
 
 from mmload.bench.record import Record, Row
 from mmload.store.dataset import Dataset
@@ -75,14 +75,9 @@ def test_an_interrupt_ends_every_process_with_one_line(dataset: Dataset, folder:
         pytest.skip("there is no /proc to see processes in")
     words = ["bench", dataset.path, "--source", folder, "--size", 24, "--batch-size", 6]
     bench = Program(MMLOAD, words, {"TMPDIR": str(tmp_path)})
-    seen: set[int] = set()
-    deadline = time.monotonic() + 300
-    while len(seen) < 3 and time.monotonic() < deadline:
-        seen.update(tree(bench.pid))
-        time.sleep(0.02)
+    seen = until(lambda: len(found := tree(bench.pid)) >= 3 and found)
     os.killpg(bench.pid, signal.SIGINT)
     done = bench.ended(300)
-    assert len(seen) >= 3
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "mmload: interrupted; nothing was changed\n")
-    assert all_end(seen)
+    until(lambda: not any(map(alive, seen)))
     assert list(tmp_path.iterdir()) == []

@@ -20,6 +20,7 @@ from devkit import Devkit, thing
 from picture_folders import smooth_jpegs
 from torch import Tensor
 from torchvision.transforms import v2
+from waiting import until
 
 from mmload.bench.contender_server import _closable
 from mmload.bench.contenders import Contender, entries
@@ -275,7 +276,6 @@ def test_an_epoch_of_ffcv_that_is_cut_short_where_its_thread_is_done_ends(task: 
         for _ in range(2):  # of five, and three fit into its queue: its thread waits to add the end of the epoch
             next(batches)
         (feeder,) = (thread for thread in threading.enumerate() if hasattr(thread, "output_queue"))
-        while not feeder.output_queue.full():
-            time.sleep(0.05)
+        until(feeder.output_queue.full)
         time.sleep(0.2)
     assert not feeder.is_alive()

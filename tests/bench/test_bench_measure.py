@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_contenders import all_end, fake, measured, tiny_task, tree
+from fake_contenders import alive, fake, measured, tiny_task, tree
 from torch import Tensor
+from waiting import until
 
 from mmload.bench import ceilings
 from mmload.bench import contender_process as process
@@ -99,7 +100,7 @@ def test_nothing_is_left_running_when_a_contender_is_ended(task: Task, tmp_path:
     numbers = tree(pid)
     assert len(numbers) == 2
     worker.kill()
-    assert all_end(numbers)
+    until(lambda: not any(map(alive, numbers)))
 
 
 @pytest.mark.parametrize("short", ["fill", "copy", "disk"])

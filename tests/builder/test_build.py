@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,6 @@ from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import VariableLayout
 from mmload.errors import RecipeError, UsageError
 from mmload.records import Sample
-from mmload.sources import files
 from mmload.store.manifest import read
 
 
@@ -36,14 +34,7 @@ def test_bytes_do_not_depend_on_threads_processes_or_folder(source, tmp_path, se
 
 
 @pytest.mark.parametrize("layout", [None, VariableLayout(encode="jpeg")])
-def test_a_build_opens_each_photograph_once_and_an_update_knows_it(source, tmp_path, monkeypatch, layout):
-    read_bytes, opened = files.read_bytes, Counter()
-
-    def counted(root, name, *more):
-        opened[name] += 1
-        return read_bytes(root, name, *more)
-
-    monkeypatch.setattr(files, "read_bytes", counted)
+def test_a_build_opens_each_photograph_once_and_an_update_knows_it(source, tmp_path, opened, layout):
     made = recipe(source, tmp_path / "out", variable_layout=layout)
     assert build(made, processes=1).built == 15
     assert len(opened) == 15

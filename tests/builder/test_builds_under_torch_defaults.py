@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import coco_sets
 import numpy as np
 import pytest
 import torch
 from building import make_pictures
 from cifar_files import write_cifar10
 from conftest import contents, mmload
-from devkits import voc_dataset
-from yolo_sets import YoloSet
+from every_source import coco, devkit, only_boxes
 
 from mmload.store.dataset import Dataset
 
@@ -47,22 +45,6 @@ class Scores:
         return {"images": pixels, "targets": index, "score": 0.1 * index, "point": [0.1, 0.7 * index]}
 
 
-def coco(root: Path, prefix: str = "instances") -> Path:
-    return coco_sets.example(root, prefix=prefix).write()
-
-
-def devkit(root: Path) -> Path:
-    voc_dataset(root, "detection")
-    return root / "kit"
-
-
-def yolo(root: Path) -> Path:
-    made = YoloSet(root)
-    made.image("a", "0 0.5 0.5 0.5 0.5", "1 0.3 0.3 0.1 0.2")
-    made.describe("path: .\ntrain: images/train\nval: images/train\nnames:\n  0: cat\n  1: dog\n")
-    return root
-
-
 def empty(root: Path) -> Path:
     root.mkdir()
     return root
@@ -71,10 +53,10 @@ def empty(root: Path) -> Path:
 KINDS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "square": (make_pictures, "imagefolder --size 16"),
     "variable": (make_pictures, "imagefolder --layout variable --encode mixed"),
-    "coco letterbox": (coco, "coco --size 24"),
-    "coco variable": (coco, "coco --layout variable --size 20"),
-    "keypoints": (lambda root: coco(root, "person_keypoints"), "coco --task keypoints --size 24"),
-    "yolo": (yolo, "yolo --size 24"),
+    "coco letterbox": (coco("instances"), "coco --size 24"),
+    "coco variable": (coco("instances"), "coco --layout variable --size 20"),
+    "keypoints": (coco("person_keypoints"), "coco --task keypoints --size 24"),
+    "yolo": (only_boxes, "yolo --size 24"),
     "voc detection": (devkit, "voc --size 24"),
     "voc classes": (devkit, "voc --task classification --size 24"),
     "voc masks": (devkit, "voc --task segmentation --size 24"),

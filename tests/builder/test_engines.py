@@ -5,35 +5,23 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import python_datasets
 import torch
 from conftest import contents, make_folder
 from forked_program import MMLOAD, Program, run_program
 from small_disks import fill, mount, small_disk_at
+from waiting import until
 
 from mmload.builder.dataset_change import save_subset
 from mmload.builder.pipeline import LocalEngine, build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.errors import BuildError, UsageError
 from mmload.records import Sample
-
-SLOW = """
-import os, time
-from mmload.sources.files import SampleFiles
-fast = SampleFiles.image
-def slow(*args, **options):
-    time.sleep(0.1)
-    if "READS" in os.environ:
-        with open(os.environ["READS"], "a") as reads: reads.write(".")
-    return fast(*args, **options)
-SampleFiles.image = slow
-from mmload.cli.app import main
-main()
-"""
 
 
 @pytest.fixture
@@ -48,24 +36,30 @@ def recipe(source: Path, out: Path) -> BuildRecipe:
     )
 
 
-def words_of(source: Path, out: Path, *more: str) -> list[str]:
-    """The command of that recipe."""
-    return ["build", "imagefolder", str(source), str(out), "--size", "32", "--shard-size", "15400", *more]
-
-
-def assert_goes_on(photos: Path, out: Path) -> int:
-    """Checks that the build goes on to the bytes of one that nothing disturbs; returns the images that it reads."""
-    built: int = build(recipe(photos, out)).built
-    whole = build(recipe(photos, photos.with_name("whole"))).out
-    assert contents(out) == contents(whole)
+def assert_goes_on(job: BuildRecipe, whole: Path) -> int:
+    """Checks that a build goes on to the bytes of one that nothing disturbs; returns the images that it reads."""
+    built: int = build(job).built
+    assert contents(job.out) == contents(build(replace(job, out=whole)).out)
     return built
 
 
-def until(happened: Callable[[], object], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+@pytest.fixture
+def slow(tmp_path: Path) -> BuildRecipe:
+    """A build that takes 20 ms per image, until the file "reads/slow" goes."""
+    (tmp_path / "reads").mkdir()
+    (tmp_path / "reads" / "slow").touch()
+    options = {"dataset": "python_datasets:Slow", "arguments": {"folder": str(tmp_path / "reads")}}
+    root = Path(python_datasets.__file__).parent
+    more = {"transforms": square(8), "shard_bytes": 2000}
+    return BuildRecipe(kind="python", root=root, out=tmp_path / "out", options=options, **more)
+
+
+def program_of(slow: BuildRecipe, processes: int = 1) -> Program:
+    """The command of that build, which runs."""
+    words: list[object] = ["build", "python", slow.root, slow.out, "--size", 8, "--shard-size", slow.shard_bytes]
+    words += ["--set", f"dataset={slow.options['dataset']}"]
+    words += ["--set", f'arguments={{folder = "{slow.options["arguments"]["folder"]}"}}']
+    return Program(MMLOAD, [*words, "--threads", 1, "--processes", processes])
 
 
 class Deadly:
@@ -135,51 +129,50 @@ def test_a_source_that_cannot_be_sent_is_said(tmp_path: Path, deadly: Deadly) ->
         build(recipe_of_deadly(tmp_path / "out"), processes=2)
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(processes: str, photos: Path, tmp_path: Path) -> None:
-    out, is_slow = tmp_path / "out", processes == "1"
-    words = words_of(photos, out, "--threads", "1", "--processes", processes)
-    running = Program(SLOW if is_slow else MMLOAD, words)
-    until(lambda: list((tmp_path / ".out.building").glob("notes/train/*.json" if is_slow else "plan.json")))
+@pytest.mark.parametrize("processes", [1, 2])
+def test_ctrl_c_ends_a_build_with_one_line_and_the_next_goes_on(
+    processes: int, slow: BuildRecipe, tmp_path: Path
+) -> None:
+    running = program_of(slow, processes)
+    until(lambda: list((tmp_path / ".out.building").glob("notes/train/*.json")))
     os.killpg(running.pid, signal.SIGINT)  # the whole group, as a terminal does
-    done = running.ended(60)
+    done = running.ended()
     assert done.returncode == 130
     assert done.stderr.endswith("mmload: interrupted; run the same command again to continue\n")
-    assert not out.exists()
-    built = assert_goes_on(photos, out)
-    assert 0 < built < 18 or not is_slow
+    assert not slow.out.exists()
+    (tmp_path / "reads" / "slow").unlink()
+    assert 0 < assert_goes_on(slow, tmp_path / "whole") < 500
 
 
-def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(tmp_path: Path) -> None:
-    """One chunk would be all 90 images, of 0.1 s each."""
-    source = make_folder(tmp_path / "photos", per_class=30)
-    words = ["build", "imagefolder", source, tmp_path / "out", "--size", "32", "--threads", "1"]
-    running = Program(SLOW, words, {"READS": str(tmp_path / "reads")})
+def test_ctrl_c_waits_for_one_sample_not_for_a_chunk(slow: BuildRecipe, tmp_path: Path) -> None:
+    """One chunk would be all images."""
+    running = program_of(replace(slow, shard_bytes=10**6))
     until(lambda: list((tmp_path / ".out.building").glob("parts/*/dataset/train/*")))
     running.send_signal(signal.SIGINT)
-    assert running.ended(60).returncode == 130
-    assert (tmp_path / "reads").stat().st_size < 60
+    assert running.ended().returncode == 130
+    assert len(list((tmp_path / "reads").iterdir())) < 400
 
 
-def test_engines_a_second_build_into_one_place_is_refused(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    first = Program(SLOW, words_of(photos, out, "--threads", "1"))
+def test_engines_a_second_build_into_one_place_is_refused(slow: BuildRecipe, tmp_path: Path) -> None:
+    first = program_of(slow)
     until((tmp_path / ".out.building" / "plan.json").exists)
-    with pytest.raises(BuildError, match=f"another build is writing {out}; wait for it to end"):
-        build(recipe(photos, out))
-    assert first.ended(60).returncode == 0
-    assert assert_goes_on(photos, out) == 0
+    with pytest.raises(BuildError, match=f"another build is writing {slow.out}; wait for it to end"):
+        build(slow)
+    (tmp_path / "reads" / "slow").unlink()
+    assert first.ended().returncode == 0
+    assert assert_goes_on(slow, tmp_path / "whole") == 0
 
 
 def test_files_that_may_not_grow(photos: Path, tmp_path: Path) -> None:
     """RLIMIT_FSIZE: writing a shard fails, as on a full disk."""
-    done = run_program(MMLOAD, *words_of(photos, tmp_path / "out"), largest_file=15000)
+    words = ["build", "imagefolder", photos, tmp_path / "out", "--size", 32, "--shard-size", 15400]
+    done = run_program(MMLOAD, *words, largest_file=15000)
     assert (done.returncode, done.stdout) == (1, "")
     _, line = done.stderr.splitlines()
     assert line.startswith("mmload: cannot write to ")
     assert line.endswith("(File too large); free space there, then run the same command again to continue")
     assert not (tmp_path / "out").exists()
-    assert_goes_on(photos, tmp_path / "out")
+    assert_goes_on(recipe(photos, tmp_path / "out"), tmp_path / "whole")
 
 
 @pytest.fixture
@@ -202,7 +195,7 @@ def test_a_disk_that_fills_up_on_the_way(full_at: int, small_disk: Path, photos:
         build(recipe(photos, out), threads=1, progress=take_the_room)
     assert not out.exists()
     hog.unlink()
-    assert assert_goes_on(photos, out) < 18
+    assert assert_goes_on(recipe(photos, out), small_disk.with_name("whole")) < 18
 
 
 def test_a_read_only_destination_or_dataset(small_disk: Path, photos: Path) -> None:

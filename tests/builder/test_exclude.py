@@ -15,6 +15,7 @@ from building import recipe
 from cifar_files import write_cifar10
 from conftest import complaint, contents, make_folder, mmload
 from devkit import Devkit, thing
+from picture_folders import ODD_NAMES
 from python_datasets import MADE
 
 from mmload.builder.pipeline import build, update
@@ -23,16 +24,6 @@ from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.errors import RecipeError
 from mmload.remote.opening import open as open_dataset
-
-ODD = (
-    "line\nend.png",
-    "tab\there.png",
-    "# comment.png",
-    " edges .png",
-    "<b>&amp;.png",
-    "back\\nslash.png",
-    "\udcff.png",
-)
 
 
 def ids(out: Path, split: str = "train") -> list[str]:
@@ -57,13 +48,6 @@ def test_they_are_left_out_and_the_rest_is_as_without_the_files(source: Path, tm
     assert report.manifest.recipe["exclude"] == {"train": ["class0/3.png", "class2/0.jpg"]}
 
 
-def test_bytes_do_not_depend_on_threads(source: Path, tmp_path: Path) -> None:
-    listed = excluding(tmp_path, "class1/1.png")
-    for name, threads in (("one", None), ("two", 3)):
-        build(recipe(source, tmp_path / name, shuffle_seed=3), exclude=listed, threads=threads)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
 @pytest.mark.parametrize(("kind", "excluded"), [("imagefolder", "class1/1.png"), ("cifar10", "data_batch_1/0")])
 def test_workers_get_the_remaining_samples(kind: str, excluded: str, source: Path, tmp_path: Path) -> None:
     root = source if kind == "imagefolder" else write_cifar10(tmp_path / "cifar")
@@ -78,13 +62,13 @@ def test_workers_get_the_remaining_samples(kind: str, excluded: str, source: Pat
 def test_odd_names_are_found_as_where_shows_them(tmp_path: Path) -> None:
     photos = make_folder(tmp_path / "photos", 1, ("a",))
     (photos / "# b").mkdir()
-    for name in ODD:
+    for name in ODD_NAMES:
         shutil.copy(photos / "a" / "00.png", photos / "# b" / name)
     words, every, out = ("build", "imagefolder", photos), tmp_path / "all", tmp_path / "out"
     assert mmload(*words, every, "--size", 16).returncode == 0
     shown = [mmload("info", every, "--row", row).stdout.partition(": ")[2] for row in range(len(ids(every)))]
     odd = [line.rpartition(", ")[0].replace("# b/", "\\x23 b/") for line in shown if line.startswith("# b/")]
-    assert len(odd) == len(ODD)
+    assert len(odd) == len(ODD_NAMES)
     done = mmload(*words, out, "--size", 16, "--exclude", excluding(tmp_path, *odd[1:]))
     assert "excluded   6 samples" in done.stdout, done.stderr
     assert len(ids(out)) == 2

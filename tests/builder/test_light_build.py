@@ -11,11 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coco_sets import example
-from devkit import Devkit, thing
-from picture_folders import folder_of, picture
+from every_source import coco, devkit, folders, only_boxes, table
 from PIL import Image
-from yolo_sets import YoloSet
 
 from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
@@ -35,40 +32,13 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def imagefolder(root: Path) -> Path:
-    return folder_of(root, "cat/0.png", "dog/1.png")
-
-
-def image_list(root: Path) -> Path:
-    picture(root / "0.png")
-    (root / "list.csv").write_text("path,label\n0.png,cat\n")
-    return root / "list.csv"
-
-
-def coco(root: Path) -> Path:
-    return example(root, images=2).write()
-
-
-def yolo(root: Path) -> Path:
-    made = YoloSet(root)
-    made.image("a", "0 0.5 0.5 0.2 0.2")
-    return made.root
-
-
-def voc(root: Path) -> Path:
-    devkit = Devkit(root)
-    devkit.add("a", thing("dog"))
-    devkit.list("train", "a")
-    return root
-
-
 SOURCES = {
-    "imagefolder": (imagefolder, {}),
-    "list": (image_list, {}),
-    "coco": (coco, {}),
-    "yolo": (yolo, {}),
-    "voc": (voc, {"task": "detection", "image_set": "train"}),
-    "voc classes": (voc, {"task": "classification", "image_set": "train"}),
+    "imagefolder": (folders, {}),
+    "list": (table, {"file": "labels.csv"}),
+    "coco": (coco("instances"), {}),
+    "yolo": (only_boxes, {}),
+    "voc": (devkit, {"task": "detection", "image_set": "train"}),
+    "voc classes": (devkit, {"task": "classification", "image_set": "train"}),
 }
 
 
@@ -122,7 +92,7 @@ def test_rate_of_a_build_counts_from_the_first_file_on(tmp_path: Path, monkeypat
         return find(source)
 
     monkeypatch.setattr(ImageFolderSource, "splits", splits)
-    recipe = BuildRecipe(kind="imagefolder", root=imagefolder(tmp_path / "photos"), out=tmp_path / "out", side=32)
+    recipe = BuildRecipe(kind="imagefolder", root=folders(tmp_path / "photos"), out=tmp_path / "out", side=32)
     report = build(recipe)
     assert 0 < report.decoding <= report.seconds - 0.2
     assert report.rate == report.built / (report.decoding - report.compiled)

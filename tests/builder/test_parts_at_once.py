@@ -28,10 +28,10 @@ UPDATE = UpdateOptions()
 
 def all_built(work: PlannedBuild, staging: Staging) -> Manifest:
     """Builds all shards in a folder, and returns the manifest; nothing is committed."""
-    layouts = work.layouts()
-    plans = [plan for layout in layouts.values() for plan in layout.plans]
-    work.build_shards(layouts, plans, staging, LocalEngine())
-    return work.manifest(layouts, work.sealed(plans, staging.paths), staging.paths)
+    divisions = work.divisions()
+    plans = [plan for division in divisions.values() for plan in division.plans]
+    work.build_shards(divisions, plans, staging, LocalEngine())
+    return work.manifest(divisions, work.sealed(plans, staging.paths), staging.paths)
 
 
 @pytest.fixture

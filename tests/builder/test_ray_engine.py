@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from conftest import contents, make_folder, mmload
 from meanwhile import interrupt_after
 from PIL import Image
 from ray_cluster import add_node, builders, ray_cluster
+from waiting import until
 
 from mmload.builder import ray_engine
 from mmload.builder.pipeline import build, update
@@ -86,10 +86,8 @@ def test_a_node_is_killed_and_the_bytes_are_those_of_a_local_build(
         return False
 
     def kill(done: int, total: int) -> None:
-        until = time.monotonic() + 300
-        while not seen and not stop_one() and time.monotonic() < until:
-            time.sleep(0.005)
         if not seen:
+            until(stop_one)
             cluster.remove_node(third, allow_graceful=False)
             for builder in stopped:  # a stopped process may outlive its node, which no process of a dead machine does
                 with suppress(ProcessLookupError):
@@ -190,10 +188,7 @@ def test_the_command_builds_and_its_death_leaves_a_build_that_goes_on(
     on_ray = [*words, "--engine", "ray", "--address", cluster.address]
     driver = subprocess.Popen([sys.executable, "-m", "mmload", *on_ray], stderr=subprocess.DEVNULL)
     sealed = tmp_path / ".out.building" / "notes" / "train"
-    until = time.monotonic() + 300
-    while not list(sealed.glob("*.json")) and time.monotonic() < until:
-        assert driver.poll() is None
-        time.sleep(0.01)
+    until(lambda: list(sealed.glob("*.json")))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     done = mmload(*on_ray)

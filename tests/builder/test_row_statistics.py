@@ -44,7 +44,7 @@ def test_white_does_not_overflow(shape: tuple[int, ...]) -> None:
 def test_mean_and_deviation() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 20, 30), dtype=np.uint8)
     sums, squares = plain(pixels)
-    mean, std = Statistics(sums=sums, squares=squares, pixels=5 * 20 * 30).mean_std()
-    assert np.allclose(mean, pixels.mean((0, 2, 3)) / 255)
-    assert np.allclose(std, pixels.std((0, 2, 3)) / 255)
-    assert Statistics().mean_std() == ((), ())
+    found = Statistics(sums=sums, squares=squares, pixels=5 * 20 * 30).entries(0)
+    assert np.allclose(found["mean"], pixels.mean((0, 2, 3)) / 255)
+    assert np.allclose(found["std"], pixels.std((0, 2, 3)) / 255)
+    assert Statistics().entries(2) == {"class_counts": (0, 0), "mean": (), "std": ()}

@@ -40,7 +40,7 @@ except SystemExit:
     ("words", "text"),
     [
         (["--help"], "build"),
-        (["build", "imagefolder", "foto", "out"], "no such folder: foto"),
+        (["build", "imagefolder", "foto", "out"], "no such folder or file: foto"),
         (["build", "imagfolder", "photos", "out"], "unknown source kind 'imagfolder'"),
         (["build", "imagefolder", "photos", "out", "--threads", "0"], "threads is 0"),
     ],

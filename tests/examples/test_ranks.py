@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import build_splits
 from forked_program import Program, run_program
+from waiting import until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks.py"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -69,10 +69,7 @@ def test_a_rank_that_dies_ends_the_others_with_a_message(built: Path) -> None:
         _, said = running.communicate(timeout=120)
         assert running.returncode == 1
     assert re.search(r"rank +: 1 .*\n.*exitcode +: -9", said)
-    deadline = time.monotonic() + 120
-    while any(Path(f"/proc/{pid}").exists() for pid in ranks.values()):
-        assert time.monotonic() < deadline, "a rank lives on"
-        time.sleep(0.1)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks.values()))
 
 
 def children_of(parent: int) -> list[int]:

@@ -39,7 +39,7 @@ def fiftyone() -> Iterator[Any]:
 def test_classes_and_files(fiftyone: Any, dataset: Dataset, tmp_path: Path) -> None:
     done = mmload("export", dataset.path, tmp_path / "out", "--to", "fiftyone", "--name", NAMES[0])
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{tmp_path / 'out'}: 18 rows as fiftyone\n  fiftyone app launch {NAMES[0]}\n"
+    assert done.stdout == f"{tmp_path / 'out'}: 18 rows as fiftyone\nnext:\n  fiftyone app launch {NAMES[0]}\n"
     made, split = fiftyone.load_dataset(NAMES[0]), dataset["train"]
     assert made.persistent
     assert made.default_classes == list(split.classes)

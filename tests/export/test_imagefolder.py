@@ -36,7 +36,7 @@ def test_the_recipe_of_an_export_builds_the_same_rows(dataset: Dataset, tmp_path
     done = mmload("export", dataset.path, tmp_path / "out", "--threads", 2)
     assert done.returncode == 0, done.stderr
     command = f"mmload build --config {tmp_path / 'out' / 'recipe.toml'} {tmp_path / 'out'} NEW"
-    assert done.stdout == f"{tmp_path / 'out'}: 18 rows as imagefolder\n  {command}\n"
+    assert done.stdout == f"{tmp_path / 'out'}: 18 rows as imagefolder\nnext:\n  {command}\n"
     again = mmload(*command.replace("NEW", str(tmp_path / "again")).split()[1:])
     assert again.returncode == 0, again.stderr
     rebuilt = open_dataset(tmp_path / "again")

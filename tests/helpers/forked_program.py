@@ -108,7 +108,7 @@ def in_a_fork(task: Callable[[], object]) -> bool:
     """Whether ``task`` ends without an error in a fork of this process, and in time."""
     process = multiprocessing.get_context("fork").Process(target=task)
     process.start()
-    process.join(30)
+    process.join(120)
     ended = process.exitcode
     process.kill()
     return ended == 0

@@ -89,14 +89,12 @@ def train():
         corner = torch.randint(0, 20, (3, 2), generator=g).float()
         side = torch.randint(4, 20, (3, 2), generator=g).float()
         count = 1 + k % 3
-        real = (torch.arange(3) < count)
         rows.append({
             "images": torch.randint(0, 256, (3, 40, 48), dtype=torch.uint8, generator=g),
             "targets": torch.tensor(k % 4),
-            "boxes": torch.cat((corner, corner + side), 1) * real[:, None],
-            "labels": torch.where(real, torch.arange(3), -1),
-            "difficult": torch.zeros(3, dtype=torch.bool),
-            "counts": torch.tensor(count),
+            "boxes": torch.cat((corner, corner + side), 1)[:count],
+            "labels": torch.arange(count),
+            "difficult": torch.zeros(count, dtype=torch.bool),
             "masks": torch.randint(0, 5, (40, 48), dtype=torch.uint8, generator=g),
         })
     return rows

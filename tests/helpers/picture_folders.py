@@ -8,6 +8,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+ODD_NAMES = (
+    "line\nend.png",
+    "tab\there.png",
+    "# comment.png",
+    " edges .png",
+    "<b onclick=x>&amp;.png",
+    "back\\nslash.png",
+    "\udcff.png",
+)
+"""Names that a list, a page or a terminal takes for something else if they are not escaped."""
+
 
 def picture(path: Path, seed: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

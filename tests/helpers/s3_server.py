@@ -43,21 +43,19 @@ class BucketState:
         counts: requests by method, those that failed on purpose too; ``bytes`` of all GETs.
         fail_every: answers 503 to every n-th request, but from 2 on not to its next try, so that requests that come at
             once do not exhaust one's tries; 0: to none.
-        failed: (method, key) of the requests whose last try was answered so.
+        failed: method, key and range of the requests whose last try was answered so.
         skewed: answers that the client's clock is wrong.
         corrupt: the end of keys whose objects come with a flipped byte.
         stall: the end of keys whose objects come only in half.
-        delay_s: seconds before each answer.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     seen: int = 0
     fail_every: int = 0
-    failed: set[tuple[str, str]] = field(default_factory=set)
+    failed: set[tuple[str, str, str]] = field(default_factory=set)
     skewed: bool = False
     corrupt: str = ""
     stall: str = ""
-    delay_s: float = 0.0
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -123,15 +121,13 @@ class Connection(socketserver.StreamRequestHandler):
         with self.server.lock:
             bucket.seen += 1
             bucket.counts[asked.method] += 1
-            request = asked.method, asked.key
+            request = asked.method, asked.key, asked.headers.get("range", "")
             fails = bucket.fail_every and bucket.seen % bucket.fail_every == 0
             if fails and (bucket.fail_every == 1 or request not in bucket.failed):
                 bucket.failed.add(request)
             else:
                 fails = False
                 bucket.failed.discard(request)
-        if bucket.delay_s:
-            time.sleep(bucket.delay_s)
         if fails:
             return self.error(503, "SlowDown", "Please reduce your request rate.")
         if bucket.skewed:

@@ -158,14 +158,14 @@ def test_a_closed_loader_ends_its_iterators_with_a_clear_error(dataset: Dataset)
 
 
 def test_a_loader_that_is_closed_while_another_thread_waits_says_so(dataset: Dataset) -> None:
-    waits, goes_on = threading.Event(), threading.Event()
+    begun = threading.Event()
 
-    def collate(batch: Batch) -> Batch:
-        waits.set()
-        goes_on.wait(timeout=60)
+    def slow(batch: Batch) -> Batch:
+        begun.set()
+        time.sleep(0.3)
         return batch
 
-    loader = Loader(dataset, batch_size=2, threads=1, prefetch=2, collate=collate)
+    loader = Loader(dataset, batch_size=1, threads=1, prefetch=2, collate=slow)  # 18 batches: it is closed before
     batches = iter(loader)
 
     def consume() -> None:
@@ -173,8 +173,7 @@ def test_a_loader_that_is_closed_while_another_thread_waits_says_so(dataset: Dat
             rows_of(batches)
 
     def close() -> None:
-        waits.wait(timeout=60)
-        threading.Timer(0.1, goes_on.set).start()
+        begun.wait(timeout=60)
         loader.close()
 
     at_once(consume, close)
@@ -242,25 +241,26 @@ def test_an_interrupted_iteration_loses_no_batch(
 
 
 FORGETS = """
-import sys, time
-from mmload import Loader, open
-from mmload.loader.batch_worker import BatchWorker
+import sys, threading, time
+from mmload import Loader
 
-make = BatchWorker.make
+begun, forgotten = threading.Event(), threading.Event()
 
-def slow(self, *arguments):
-    time.sleep(1)
-    made = make(self, *arguments)
-    print("made")
-    return made
+def slow(batch):
+    if batch.ids.tolist() == [1]:
+        begun.set()
+        forgotten.wait()
+        time.sleep(0.5)  # while the process ends
+    print(batch.ids.tolist())
+    return batch
 
 def forget():
-    batches = iter(Loader(open(sys.argv[1])["train"], batch_size=1, threads=1, prefetch=1))
+    batches = iter(Loader(sys.argv[1], batch_size=1, threads=1, prefetch=1, collate=slow))
     next(batches)
-    time.sleep(0.3)  # the thread makes the next one
+    begun.wait()
 
-BatchWorker.make = slow
 forget()
+forgotten.set()
 """
 DAEMON = """
 import sys, threading, time
@@ -278,7 +278,7 @@ time.sleep(0.5)
 
 
 @pytest.mark.parametrize(
-    ("program", "printed"), [(FORGETS, "made\nmade\n"), (DAEMON, "")], ids=["a forgotten loader", "daemon threads"]
+    ("program", "printed"), [(FORGETS, "[0]\n[1]\n"), (DAEMON, "")], ids=["a forgotten loader", "daemon threads"]
 )
 def test_a_process_ends_after_the_threads_of_its_loaders_and_reports_nothing(
     dataset: Dataset, program: str, printed: str

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from coco_sets import example
-from PIL import Image
-from yolo_sets import YoloSet
+from every_source import pixels, rotated_boxes
 
 import mmload
 from mmload.builder.recipe import VariableLayout
@@ -72,14 +71,6 @@ class Samples:
         return fields
 
 
-def pixels(channels: int, height: int, width: int, draw: np.random.Generator) -> np.ndarray:
-    """Returns an image that changes slowly but for its noise: uint8 [C, H, W]."""
-    slopes, noise = draw.integers(1, 6, (2, channels, 1, 1)), draw.integers(0, 24, (channels, height, width))
-    across, down = np.arange(width), np.arange(height)[:, None]
-    levels = slopes[0] * across + slopes[1] * down + noise + draw.integers(0, 200, (channels, 1, 1))
-    return (255 - np.abs(levels % 510 - 255)).astype(np.uint8)
-
-
 def _boxes(draw: np.random.Generator, height: int, width: int) -> Fields:
     """Returns up to four boxes on quarters of a pixel, their labels, and a mask."""
     low = draw.integers(0, 4 * np.array([width, height]) - 24, (int(draw.integers(0, 5)), 2))
@@ -102,28 +93,6 @@ def _further_fields(draw: np.random.Generator) -> Fields:
         "half": torch.from_numpy(draw.random(2).astype(np.float16)),
         "short": torch.tensor(int(draw.integers(-900, 900)), dtype=torch.int16),
     }
-
-
-def save_picture(path: Path, height: int, width: int, channels: int = 3, **options: Any) -> None:
-    """Writes a picture whose pixels follow from its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    levels = pixels(channels, height, width, np.random.default_rng([*path.name.encode()]))
-    Image.fromarray(levels[0] if channels == 1 else levels.transpose(1, 2, 0)).save(path, **options)
-
-
-def rotated_boxes(root: Path) -> Path:
-    """Writes a dataset in YOLO's layout whose labels are the four corners of boxes."""
-    kit, draw = YoloSet(root), np.random.default_rng(5)
-    for number in range(6):
-        lines = []
-        for _ in range(number % 4):
-            middle, turn = draw.uniform(0.35, 0.65, 2), draw.uniform(0, 3)
-            arms = np.array([[-0.2, -0.1], [0.2, -0.1], [0.2, 0.1], [-0.2, 0.1]])
-            turned = arms @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
-            corners = (middle + turned).round(4).reshape(-1).tolist()
-            lines.append(" ".join(map(str, [number % 2, *corners])))
-        kit.image("x" * (number + 1), *lines, size=(28 + 3 * number, 44 - 2 * number))
-    return root
 
 
 def built(out: Path, *, kind: str, root: Path, variable: Mapping[str, Any] | None = None, **recipe: Any) -> Path:

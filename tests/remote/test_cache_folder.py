@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,9 @@ import torch
 from cached_datasets import SMALL_CHUNKS, cache_of, check_rows, end_all, map_of, stored_bytes
 from forked_program import Program, in_a_fork
 from meanwhile import dying_at
+from small_disks import fill, small_disk_at
 from variable_datasets import some_images, variable_dataset
+from waiting import until
 from written_datasets import of_tensors
 
 import mmload
@@ -198,22 +199,15 @@ for start in range(4):
 
 @pytest.mark.parametrize("at", ["first use", "later"])
 def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tmp_path: Path, at: str) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("there is no mount")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    try:
+    with small_disk_at(tmp_path / "small", "3m") as place:
         remote = None
         if at == "later":
             remote = mmload.open(url, cache=place / "cache")
             remote["train"].rows([0])
-        (place / "filling").write_bytes(bytes(shutil.disk_usage(place).free // 4096 * 4096))
+        fill(place / "filling")
         with pytest.raises(StoreError, match=r"cache .*\(No space left on device\)"):
             check_rows(remote or mmload.open(url, cache=place / "cache"), local)
-        while list(place.rglob("*.incoming")):  # of other chunks of the same rows
-            time.sleep(0.01)
+        until(lambda: not list(place.rglob("*.incoming")))  # of other chunks of the same rows
         (place / "filling").unlink()
         remote = remote or mmload.open(url, cache=place / "cache")
         rows = np.array([3, 5])
@@ -222,9 +216,6 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
             assert np.array_equal(read, expected)
         assert cache_of(remote).used == stored_bytes(place)
         assert not list(place.rglob("*.incoming"))
-    finally:
-        end_all()
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_one_cache_serves_two_datasets_and_two_splits_in_two_processes(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cached_datasets import cache_of, end_all, map_of, stored_bytes
 from conftest import crop_collate
 from loading_orders import order_options
 from s3_server import Bucket
+from waiting import until
 from written_datasets import of_tensors
 
 import mmload
@@ -89,10 +89,7 @@ def test_a_dataset_that_nobody_refers_to_gives_its_cache_free(url: str, tmp_path
         del remote
         gc.collect()
         assert lock(file)
-    until = time.monotonic() + 20
-    while any(thread.name == "mmload-fetch" for thread in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until(lambda: not any(thread.name == "mmload-fetch" for thread in threading.enumerate()))
 
 
 def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None:
@@ -158,8 +155,7 @@ def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, t
     bucket.faults(fail_every=1)
     with pytest.raises(RemoteError, match=rf"cannot read {url}/train/000000/"):
         batches(remote, shuffle=True, tier="disk")
-    while map_of(remote)._arriving:  # what was requested before still fails
-        time.sleep(0.01)
+    until(lambda: not map_of(remote)._arriving)  # what was requested before still fails
     bucket.faults(fail_every=3)
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from cached_datasets import map_of
 from variable_datasets import some_images, variable_dataset
+from waiting import until
 from written_datasets import of_tensors
 
 import mmload
@@ -156,7 +156,4 @@ def test_prefetch_stays_a_window_ahead_and_ends(
         rows.release(prepared(rows, split, [2 * used])[0])
     assert rows.files.fetched_bytes <= 9 * 2 * 81675
     rows.end_prefetch(coming)
-    deadline = time.monotonic() + 5  # what was being fetched ends
-    while mapped_chunks(tmp_path) > 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert mapped_chunks(tmp_path) <= 2
+    until(lambda: mapped_chunks(tmp_path) <= 2)  # what was being fetched ends

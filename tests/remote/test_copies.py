@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from conftest import complaint, contents, mmload
 from forked_program import Program
 from s3_server import Bucket
+from waiting import until
 
 from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, RemoteError, StoreError, UsageError
@@ -158,15 +158,13 @@ def test_what_came_of_another_dataset_is_not_taken(
 
 
 def test_a_killed_pull_goes_on(dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path) -> None:
-    bucket.faults(delay_s=0.05)
+    bucket.faults(stall="000002/images.memmap")  # which is asked for again and again
     code = f"from mmload.remote.copies import pull; pull({pushed!r}, {str(tmp_path / 'back')!r}, parallel=1)"
     process = Program(code, [])
     arrived = tmp_path / ".back.pulling" / "dataset" / "train" / "000001" / "images.memmap"
-    while not (arrived.exists() or process.has_ended):
-        time.sleep(0.005)
+    until(arrived.exists)
     process.send_signal(signal.SIGKILL)
     process.ended()
-    assert arrived.exists()
     assert not (tmp_path / "back").exists()
     bucket.faults()
     assert pull(pushed, tmp_path / "back").present >= 2

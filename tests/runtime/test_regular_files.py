@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mmload.runtime.regular_files import check_regular, open_regular, read_regular
+from mmload.runtime.regular_files import open_regular, read_regular
 
 
 def test_a_regular_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"x\r\ny" * 1000)
     (tmp_path / "link").symlink_to(file)
-    check_regular(tmp_path / "link")
     assert read_regular(file) == read_regular(tmp_path / "link") == file.read_bytes()
 
 
@@ -48,9 +47,8 @@ def test_what_is_no_regular_file_is_an_error_at_once_and_leaves_no_descriptor(
         server.bind("socket")
         gc.collect()  # files of other tests are closed now, and not between the two counts
         before = len(os.listdir("/dev/fd"))
-        for call in (read_regular, check_regular):
-            with pytest.raises(error, match=message):
-                call(tmp_path / name)
+        with pytest.raises(error, match=message):
+            read_regular(tmp_path / name)
         assert len(os.listdir("/dev/fd")) == before
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -23,16 +22,6 @@ def two_threads() -> object:
 
 
 def test_operations_of_parts_use_one_thread(two_threads: None) -> None:
-    def work(_: int) -> tuple[float, float]:
-        """CPU seconds of the thread's own, and of the whole process, in large operations."""
-        x = torch.ones(1 << 22)
-        own, whole = time.thread_time(), time.process_time()
-        for _ in range(30):
-            x.mul_(1.0001).add_(0.1)
-        return time.thread_time() - own, time.process_time() - whole
-
-    *_, (own, whole) = in_threads(range(2), work, 1)  # torch 2.11 starts a thread of its own meanwhile, once
-    assert whole < 1.3 * own
     assert list(in_threads(range(8), lambda _: torch.get_num_threads(), 2)) == [1] * 8
 
 

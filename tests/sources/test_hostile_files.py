@@ -63,7 +63,7 @@ def test_a_link_to_a_device_is_one_too(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["list.csv", "list.jsonl", "list.json"])
 def test_a_fifo_as_a_list(tmp_path: Path, name: str) -> None:
     fifo(tmp_path / name)
-    with pytest.raises(SourceError, match=f"(no such list|cannot read the list).*{name}"):
+    with pytest.raises(SourceError, match=f"cannot read .*{name} .it is a FIFO"):
         find_splits("list", tmp_path, Decoder(), {"file": name})
 
 
@@ -160,5 +160,5 @@ def test_a_folder_that_goes_away_during_the_scan_is_named(source: Path, monkeypa
 
     with monkeypatch.context() as changed:
         changed.setattr("mmload.sources.imagefolder.os.stat", stat)
-        with pytest.raises(SourceError, match=r"cannot read .*class1 \(No such file"):
+        with pytest.raises(SourceError, match="no such folder or file: .*class1"):
             find_splits("imagefolder", source, Decoder(), {})

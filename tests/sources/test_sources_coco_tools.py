@@ -147,6 +147,7 @@ READ: dict[str, dict[str, Any]] = {
         "tree": {BESIDE: annotated(), "valid/a.png": PHOTO},
         "rows": {"valid": [{"id": "valid/a.png"}]},
     },
+    "no images": {"tree": tree_of() | {FILE: '{"images": null}'}, "rows": "split train of .* has no samples"},
     "annotations outside": {"tree": tree_of(), "options": {"annotations": "../a.json"}, "rows": "leads out of"},
 }
 
@@ -416,7 +417,6 @@ def test_coco_file_in_another_encoding_is_read(tmp_path: Path, encoding: str) ->
         ('{"images": [],}', "line 1 column"),
         ('{"images": []}\n{"images": []}', "line 2 column 1"),
         ('[{"image_id": 1}]', "no annotation file of COCO"),
-        ('{"images": null}', "has no samples"),
         ('{"images": ' + "[" * 100_000, "is no JSON, or was cut off"),
         ('{"images": [{"id": 1, "file_name": "a"}, {"id"', "is no JSON, or was cut off"),
         ('{"images": [{"id": 1, "file_name": "a"}], "annotations": [{}]}', "no categories"),

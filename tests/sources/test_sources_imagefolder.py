@@ -25,14 +25,14 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import SampleError, SourceError
 from mmload.remote.opening import open as open_dataset
-from mmload.sources import find_splits, make_source
+from mmload.sources import find_splits
 from mmload.sources.decode import Decoder
 from mmload.sources.files import SampleFiles, inner_name
 from mmload.sources.listed_split import held_out
 
 
-def source(root: Path, **options):
-    return make_source("imagefolder", root, Decoder(), options)
+def splits(root: Path, **options):
+    return find_splits("imagefolder", root, Decoder(), options)
 
 
 def assert_same(split, root: Path, **options) -> None:
@@ -100,10 +100,10 @@ READ: dict[str, dict[str, Any]] = {
         "rows": {"train": [{}, {}]},
         "classes": ["fold2", "train"],
     },
-    "a split that is not there": {"options": {"split_folders": ["fold3"]}, "rows": "no such folder"},
+    "a split that is not there": {"options": {"split_folders": ["fold3"]}, "rows": "no such folder or file"},
     "a split outside": {"options": {"split_folders": ["../a"]}, "rows": "split_folders"},
     "nothing": {"rows": "no class folders"},
-    "no folder": {"below": "x", "rows": "no such folder"},
+    "no folder": {"below": "x", "rows": "no such folder or file"},
     "splits of other classes": {
         "tree": photos("train/a/1.png", "val/b/1.png"),
         "rows": r"different classes \(a, b\)",
@@ -180,9 +180,9 @@ def test_order_is_the_same_from_a_relative_root(tmp_path: Path, monkeypatch: pyt
 def test_photographs_are_torchvisions(tmp_path: Path) -> None:
     for name in ("train", "val"):
         make_photos(tmp_path / name)
-    splits = source(tmp_path).splits()
-    assert list(splits) == ["train", "val"]
-    for name, split in splits.items():
+    found = splits(tmp_path)
+    assert list(found) == ["train", "val"]
+    for name, split in found.items():
         assert_same(split, tmp_path / name)
 
 
@@ -200,7 +200,7 @@ def test_nested_folders_extensions_and_hidden_files(tmp_path: Path) -> None:
     root = folder_of(tmp_path, *names)
     (root / "b" / "notes.txt").write_text("not an image")
     (root / "b" / "folder.png").mkdir()
-    assert_same(source(root).splits()["train"], root)
+    assert_same(splits(root)["train"], root)
 
 
 def test_linked_folders_and_files_are_followed(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_linked_folders_and_files_are_followed(tmp_path: Path) -> None:
     (root / "a" / "linked").symlink_to(tmp_path / "elsewhere" / "more")
     (root / "a" / "linked.png").symlink_to(tmp_path / "elsewhere" / "2.png")
     (root / "c").symlink_to(tmp_path / "elsewhere")
-    assert_same(source(root, allow_outside=True).splits()["train"], root)
+    assert_same(splits(root, allow_outside=True)["train"], root)
 
 
 @pytest.mark.parametrize("split", ["", "train/"])
@@ -217,7 +217,7 @@ def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path, split: str) ->
     root = folder_of(tmp_path, f"{split}a/0.png", f"{split}b/0.png", f"{split}b/c/1.png")
     (root / f"{split}a" / "up").symlink_to(root)
     (root / f"{split}b" / "c" / "up").symlink_to(root / split)
-    train = source(root).splits()["train"]
+    train = splits(root)["train"]
     assert [train.id(i) for i in range(len(train))] == [
         f"{split}{name}" for name in ("a/0.png", "b/0.png", "b/c/1.png")
     ]
@@ -226,7 +226,7 @@ def test_a_link_to_a_folder_above_is_not_followed(tmp_path: Path, split: str) ->
 def test_a_dangling_link_fails_alone(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "a/0.png")
     (root / "a" / "gone.png").symlink_to(root / "nowhere.png")
-    split = source(root).splits()["train"]
+    split = splits(root)["train"]
     split.read(0)
     with pytest.raises(SampleError, match=r"a/gone.png: no such file"):
         split.read(1)
@@ -234,43 +234,43 @@ def test_a_dangling_link_fails_alone(tmp_path: Path) -> None:
 
 def test_a_file_that_goes_or_breaks_fails_alone(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "a/0.png", "a/1.png", "a/2.png")
-    split = source(root).splits()["train"]
+    split = splits(root)["train"]
     before = split.revision(1)
     (root / "a/0.png").unlink()
     (root / "a/1.png").write_bytes(b"")
     for index in (0, 1):
         with pytest.raises(SampleError, match=f"a/{index}.png"):
             split.read(index)
-    assert source(root).splits()["train"].revision(0) != before
+    assert splits(root)["train"].revision(0) != before
 
 
 def test_empty_classes_are_named_or_allowed(tmp_path: Path) -> None:
     root = folder_of(tmp_path, "a/1.png", "c/1.png")
     (root / "b").mkdir()
     with pytest.raises(SourceError, match=r"no images in 1 of 3 class folders .*\(b\)"):
-        source(root).splits()
-    split = source(root, allow_empty=True).splits()["train"]
+        splits(root)
+    split = splits(root, allow_empty=True)["train"]
     assert_same(split, root, allow_empty=True)
     assert split.notes() == ("1 class without images: b",)
     shutil.rmtree(root / "a")
     shutil.rmtree(root / "c")
     with pytest.raises(SourceError, match="split train of .* has no samples"):
-        find_splits("imagefolder", root, Decoder(), {"allow_empty": True})
+        splits(root, allow_empty=True)
 
 
 def test_val_fraction_is_stratified_seeded_and_stable(tmp_path: Path) -> None:
     names = [f"{name}/{i}.png" for name, count in (("a", 20), ("b", 10), ("c", 1)) for i in range(count)]
     root = folder_of(tmp_path, *names)
-    splits = source(root, val_fraction=0.2).splits()
-    held = [splits["val"].id(i) for i in range(len(splits["val"]))]
-    rest = [splits["train"].id(i) for i in range(len(splits["train"]))]
+    found = splits(root, val_fraction=0.2)
+    held = [found["val"].id(i) for i in range(len(found["val"]))]
+    rest = [found["train"].id(i) for i in range(len(found["train"]))]
     assert sorted(held + rest) == sorted(names)
     assert Counter(name[0] for name in held) == {"a": 4, "b": 2}
-    again = source(root, val_fraction=0.2).splits()["val"]
+    again = splits(root, val_fraction=0.2)["val"]
     assert [again.id(i) for i in range(len(again))] == held
-    other = source(root, val_fraction=0.2, seed=1).splits()["val"]
+    other = splits(root, val_fraction=0.2, seed=1)["val"]
     assert [other.id(i) for i in range(len(other))] != held
-    assert splits["val"].classes == splits["train"].classes == ("a", "b", "c")
+    assert found["val"].classes == found["train"].classes == ("a", "b", "c")
 
 
 @given(
@@ -299,7 +299,7 @@ def test_inner_names_stay_inside(name: str) -> None:
 @pytest.mark.parametrize("samples", [range(1, 4), [4, 0, 0], range(0)])
 def test_sources_imagefolder_a_part_is_the_samples_asked_for(tmp_path: Path, samples: list[int]) -> None:
     names = (f"{name}/{number}.png" for name in "ab" for number in range(3))
-    split = source(folder_of(tmp_path, *names)).splits()["train"]
+    split = splits(folder_of(tmp_path, *names))["train"]
     part = pickle.loads(pickle.dumps(split.part(samples)))
     assert len(part) == len(samples)
     assert part.classes == split.classes
@@ -341,4 +341,4 @@ def test_imagefolder_pngs_of_12_bits_in_16_are_counted_in_a_note(tmp_path: Path,
 
 def test_tars_given_as_a_folder_of_images_are_answered_with_their_command() -> None:
     with pytest.raises(SourceError, match="mmload build webdataset 'shards/{000..147}.tar' OUT"):
-        source(Path("shards/{000..147}.tar")).splits()
+        splits(Path("shards/{000..147}.tar"))

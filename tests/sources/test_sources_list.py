@@ -163,7 +163,7 @@ READ: dict[str, dict[str, Any]] = {
         "rows": "val_fraction",
     },
     "a list that is no text": {"tree": {"list.csv": b"path,label\n\xff,x\n"}, "options": CSV, "rows": "UTF-8"},
-    "no list": {"options": CSV, "rows": "no such list"},
+    "no list": {"options": CSV, "rows": "no such folder or file: .*csv"},
     "a folder in place of a list": {"rows": "is a folder; give the list in it as file"},
     "no folder": {"tree": {"list.csv": "path,label\n"}, "options": CSV | {"folder": "x"}, "rows": "no such folder"},
     "several labels in CSV": {

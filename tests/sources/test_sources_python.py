@@ -231,7 +231,7 @@ def test_one_thread_at_a_time_unless_allowed() -> None:
 
         def __init__(self) -> None:
             self.inside = self.most = 0
-            self.several = False
+            self.patience = 0.0
             self.meet = threading.Barrier(2)
 
         def __len__(self) -> int:
@@ -240,9 +240,9 @@ def test_one_thread_at_a_time_unless_allowed() -> None:
         def __getitem__(self, index: int) -> int:
             self.inside += 1
             self.most = max(self.most, self.inside)
-            if self.several:
+            if self.patience:
                 try:
-                    self.meet.wait(0.2)
+                    self.meet.wait(self.patience)
                 except threading.BrokenBarrierError:
                     self.meet.reset()
             self.inside -= 1
@@ -251,7 +251,7 @@ def test_one_thread_at_a_time_unless_allowed() -> None:
     for concurrent, most in ((False, 1), (True, 2)):
         watched = Watched()
         split = splits(watched, concurrent=concurrent)["train"]
-        watched.several = True
+        watched.patience = 60 if concurrent else 0.2
         threads = [threading.Thread(target=split.read, args=(index,)) for index in (1, 2)]
         for thread in threads:
             thread.start()

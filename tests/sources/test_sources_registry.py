@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
-import pickle
 import tarfile
 import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
@@ -15,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cifar_files import write_cifar10, write_cifar100
+from every_source import folders, save_picture, vectors
 from PIL import Image
 
 import mmload
@@ -97,16 +97,6 @@ def test_unknown_options_are_named_with_the_known() -> None:
             make_source(kind, Path("."), Decoder(), {"no_such_option": 1})
 
 
-def picture(path: Path, seed: int, size: tuple[int, int] = (30, 40)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)).save(path)
-
-
-def imagefolder(root: Path) -> None:
-    for seed, name in enumerate(("train/a/1.png", "train/b/2.png", "val/a/3.png", "val/b/4.png")):
-        picture(root / name, seed)
-
-
 def voc(root: Path) -> None:
     box = "<bndbox><xmin>1</xmin><ymin>16</ymin><xmax>20</xmax><ymax>30</ymax></bndbox>"
     xml = f"<annotation><object><name>car</name>{box}</object></annotation>"
@@ -115,7 +105,7 @@ def voc(root: Path) -> None:
         for kind in ("Annotations", "SegmentationClass", "ImageSets/Main", "ImageSets/Segmentation"):
             (home / kind).mkdir(parents=True)
         for name in ("train", "val", "test", "trainval"):
-            picture(home / "JPEGImages" / f"{year}{name}.jpg", len(name))
+            save_picture(home / "JPEGImages" / f"{year}{name}.jpg", 30, 40)
             (home / "Annotations" / f"{year}{name}.xml").write_text(xml)
             mask = Image.fromarray(np.full((30, 40), 7, np.uint8))
             mask.save(home / "SegmentationClass" / f"{year}{name}.png")
@@ -124,38 +114,18 @@ def voc(root: Path) -> None:
 
 
 def cifar(root: Path) -> None:
-    rows = {"data": np.arange(2 * 3072).reshape(2, 3072).astype(np.uint8)}
-    ten = {**rows, "labels": [3, 9]}
-    hundred = {**rows, "fine_labels": [7, 99], "coarse_labels": [1, 2]}
-    names = {key: [f"{i}" for i in range(count)] for key, count in
-             (("label_names", 10), ("fine_label_names", 100), ("coarse_label_names", 20))}  # fmt: skip
-    files = {f"cifar-10-batches-py/data_batch_{i}": ten for i in range(1, 6)}
-    files |= {"cifar-10-batches-py/test_batch": ten, "cifar-10-batches-py/batches.meta": names}
-    files |= {"cifar-100-python/train": hundred, "cifar-100-python/test": hundred, "cifar-100-python/meta": names}
-    for name, body in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(pickle.dumps(body, protocol=2))
+    write_cifar10(root)
+    write_cifar100(root)
 
 
 def table(root: Path) -> None:
     for i in range(8):
-        picture(root / f"{i}.png", i)
+        save_picture(root / f"{i}.png", 30, 40)
     (root / "labels.csv").write_text("path,label\n" + "".join(f"{i}.png,{'xy'[i % 2]}\n" for i in range(8)))
 
 
-def ids(root: Path) -> None:
-    (root / "data").mkdir()
-    for i in range(4):
-        torch.save(torch.full((5,), float(i)), root / "data" / f"id-{i}.pt")
-    body = {
-        "partition": {"train": ["id-0", "id-1", "id-2"], "validation": ["id-3"]},
-        "labels": {f"id-{i}": i for i in range(4)},
-    }
-    (root / "ids.json").write_text(json.dumps(body))
-
-
 def tars(root: Path) -> None:
-    picture(root / "0.png", 1)
+    save_picture(root / "0.png", 30, 40)
     for split, count in (("train", 2), ("val", 1)):
         with tarfile.open(root / f"set-{split}-0.tar", "w") as tar:
             for number in range(count):
@@ -170,7 +140,7 @@ def nothing(root: Path) -> None:
 
 
 EXPECTED: dict[str, tuple[Any, dict[str, int], dict[str, tuple[int, ...]]]] = {
-    "imagefolder_256": (imagefolder, {"train": 2, "val": 2}, {"images": (3, 256, 256), "targets": ()}),
+    "imagefolder_256": (folders, {"train": 16, "val": 6}, {"images": (3, 256, 256), "targets": ()}),
     "voc_detection_letterbox_416": (
         voc,
         {"train": 2, "test": 1},
@@ -187,10 +157,10 @@ EXPECTED: dict[str, tuple[Any, dict[str, int], dict[str, tuple[int, ...]]]] = {
         {"images": (3, 512, 512), "masks": (512, 512)},
     ),
     "voc_to_cifar10": (voc, {"trainval": 1}, {"images": (3, 32, 32), "targets": ()}),
-    "cifar10": (cifar, {"train": 10, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
-    "cifar100": (cifar, {"train": 2, "test": 2}, {"images": (3, 32, 32), "targets": ()}),
+    "cifar10": (cifar, {"train": 45, "test": 12}, {"images": (3, 32, 32), "targets": ()}),
+    "cifar100": (cifar, {"train": 9, "test": 9}, {"images": (3, 32, 32), "targets": ()}),
     "list_224": (table, {"train": 6, "val": 2}, {"images": (3, 224, 224), "targets": ()}),
-    "idlist": (ids, {"train": 3, "validation": 1}, {"features": (5,), "targets": ()}),
+    "idlist": (vectors, {"train": 5, "validation": 2}, {"features": (2, 5), "targets": (2,)}),
     "webdataset_256": (tars, {"train": 2, "val": 1}, {"images": (3, 256, 256), "targets": ()}),
     "python": (nothing, {"train": 100}, {"images": (3, 64, 64), "targets": ()}),
 }

@@ -1,4 +1,4 @@
-"""``mmload browse`` in a real browser: somebody looks, marks three rows by keys and mouse, and builds without them."""
+"""``mmload browse`` in a real browser: somebody looks, and marks rows by keys and mouse."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from browsers import Browser, chromium
 from browsing import Page, browsed
-from conftest import make_folder, mmload, ran
+from conftest import make_folder, ran
 from PIL import Image
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.remote.opening import open as open_dataset
 from mmload.sources.exclusion import read_entries
 
 pytestmark = pytest.mark.slow
@@ -63,7 +62,7 @@ def text(browser: Browser, name: str) -> str:
     return str(browser.value(f"document.getElementById('{name}').innerText"))
 
 
-def test_three_rows_are_marked_and_left_out_by_a_build(browser: Browser, page: Page, place: Path) -> None:
+def test_three_rows_are_marked_by_keys_and_mouse(browser: Browser, page: Page, place: Path) -> None:
     opened(browser, page)
     assert text(browser, "count") == "1 to 48 of 61"
     browser.press("\ue014")  # an arrow: the first row has the focus
@@ -91,15 +90,6 @@ def test_three_rows_are_marked_and_left_out_by_a_build(browser: Browser, page: P
     browser.press("\ue00c")
     browser.wait(f"!{HELP}")
     assert not browser.messages()
-
-    words = ("imagefolder", place / "photos", place / "clean", "--size", 32, "--exclude", marks)
-    done = mmload("build", *words)
-    assert "excluded   3 samples" in done.stdout, done.stderr
-    ran("verify", place / "clean", "--source", place / "photos")
-    train = open_dataset(place / "out")["train"]
-    before = [source.id for source in train.source(slice(None))]
-    after = [source.id for source in open_dataset(place / "clean")["train"].source(slice(None))]
-    assert after == [name for row, name in enumerate(before) if row not in (1, 2, 4)]
 
 
 def test_browse_goes_to_the_next_row_after_a_mark_if_asked(browser: Browser, page: Page, place: Path) -> None:

@@ -15,6 +15,7 @@ from browsing import browsed
 from building import recipe
 from conftest import make_folder
 from forked_program import MMLOAD, Program, run_program
+from picture_folders import ODD_NAMES
 
 from mmload.builder.pipeline import build
 from mmload.errors import MmloadError
@@ -23,7 +24,6 @@ from mmload.runtime import durable_files
 from mmload.sources.exclusion import read_entries
 from mmload.view.marks import Marks
 
-ODD = ("line\nend.png", "tab\there.png", "# comment.png", "<b onclick=x>&amp;.png", "\udcff.png")
 ROWS = 100
 
 
@@ -162,17 +162,17 @@ def test_what_is_marked_in_the_page_is_left_out_by_a_build(tmp_path: Path) -> No
     photos = tmp_path / "photos"
     for split in ("train", "val"):
         make_folder(photos / split, 3, ("a", "# b"))
-        for name in ODD:
+        for name in ODD_NAMES:
             (photos / split / "# b" / name).write_bytes((photos / split / "a" / "00.png").read_bytes())
     build(recipe(photos, tmp_path / "out"))
     marks = tmp_path / "out.excluded.txt"
     with browsed(tmp_path / "out", marks) as page:
         rows = page.get("api/rows?split=train&count=50").json["rows"]
-        chosen = [row for row in rows if Path(row["id"]).name in ODD or row["id"] == "train/a/01.png"]
-        assert len(chosen) == 6
+        chosen = [row for row in rows if Path(row["id"]).name in ODD_NAMES or row["id"] == "train/a/01.png"]
+        assert len(chosen) == 8
         for number, row in enumerate(chosen, 1):
             assert page.mark(row["row"], "broken").json == {"mark": "broken", "marked": number}
-        assert page.mark(chosen[0]["row"], None).json == {"mark": None, "marked": 5}
+        assert page.mark(chosen[0]["row"], None).json == {"mark": None, "marked": 7}
         shown = page.get("api/rows?split=train&marked").json
         assert page.get(f"api/row?split=train&row={chosen[1]['row']}").json["mark"] == "broken"
         assert page.get("api/rows?split=val&marked").json["total"] == 0

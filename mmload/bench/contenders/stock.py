@@ -26,7 +26,7 @@ from mmload.bench.contenders.entry import Contender, ContenderEntry, moved
 from mmload.bench.task import EPOCH, Task
 from mmload.errors import SourceError, UsageError, counted
 from mmload.interop.torchvision import torchvision_equivalent
-from mmload.runtime.regular_files import check_regular, read_regular
+from mmload.runtime.regular_files import open_regular, read_regular
 from mmload.sources.cifar import read_plain_pickle
 
 PREFETCH = 2
@@ -203,7 +203,7 @@ def check_source(task: Task) -> None:
         return
     for path, _ in getattr(source_dataset(task), "samples", ()):  # CIFAR has no such list: its files are read as is
         try:
-            check_regular(path)
+            open(path, "rb", opener=open_regular).close()
         except OSError as error:
             raise SourceError(
                 f"cannot read {path} ({error.strerror}); remove it from the source, or restore it"
