@@ -141,7 +141,7 @@ class _Line(NamedTuple):
     row: Any
     columns: Span
     sources: Numbers
-    shown: bool
+    shown: Any
 
 
 @inlined
@@ -166,9 +166,9 @@ def _color_line(crops: Crops, line: _Line, c: Index, color: tuple[Any, Any, Any]
             target[at + x] = blank
     else:
         for m in range(width - (right - left)):
-            x = m if m < left else m + (right - left)
-            level = images[line.index, c, line.row, _U(line.sources[x])]
-            target[at + x] = colored(level, less, times, target)
+            beside = m if m < left else m + (right - left)
+            level = images[line.index, c, line.row, _U(line.sources[beside])]
+            target[at + beside] = colored(level, less, times, target)
 
 
 @inlined
@@ -199,10 +199,10 @@ def _interleave(crops: Crops, line: _Line, out: Bytes) -> None:
     # One loop for both kinds of margins and for blank lines: with loops of their own, LLVM compiles what follows once
     # for each kind and does not vectorize it, which took twice as long.
     for m in range(width - (right - left)):
-        x = m if m < left else m + (right - left)
+        beside = m if m < left else m + (right - left)
         for c in range(_U(channels)):
-            value = crops.fill[c] if crops.mode == CONSTANT else images[index, c, row, _U(line.sources[x])]
-            out[x * _U(channels) + c] = value
+            value = crops.fill[c] if crops.mode == CONSTANT else images[index, c, row, _U(line.sources[beside])]
+            out[beside * _U(channels) + c] = value
 
 
 def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:

@@ -359,7 +359,7 @@ class OutputMemory(NamedTuple):
     @classmethod
     def of_pixels(cls, pixels: Pixels) -> OutputMemory:
         """Returns the memory of a contiguous array [B, P, h, V]."""
-        return cls(pixels.ctypes.data, *pixels.shape, pixels.strides[0])
+        return cls(pixels.ctypes.data, *pixels.shape, pixels.strides[0])  # type: ignore[call-arg]  # it has four sides
 
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}

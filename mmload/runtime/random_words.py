@@ -175,7 +175,7 @@ def _write_seeded(ids: Words, run: int, out: Words) -> None:
 
 
 @inlined
-def _drawn(seed: np.uint64, step: Any, number: Any) -> np.uint64:
+def _drawn(seed: np.uint64, step: Any, number: Any) -> Any:
     """Returns the word of a draw of a step, in compiled functions."""
     return mix_word(seed + step + number * _INCREMENT)
 
