@@ -36,7 +36,7 @@ PART_BYTES = 8 * 2**20
 """Bytes of a large object that one request reads or writes."""
 
 
-RETRIES: dict[str, Any] = {
+RETRIES: Any = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=120),
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
