@@ -96,6 +96,30 @@ class Dataset(Mapping[str, "Split"]):
         """Splits of the source by name: all but subsets, whose rows are theirs."""
         return {name: self._splits[name] for name in self.manifest.built_splits}
 
+    def add_field(self, name: str, values: Any, **more: Any) -> Dataset:
+        """Returns the dataset with a field more, in its next version; see :func:`mmload.add_field`."""
+        import mmload
+
+        return mmload.add_field(self, name, values, **more)
+
+    def remove_field(self, name: str, **more: Any) -> Dataset:
+        """Returns the dataset without a field that was added, in its next version; see :func:`mmload.remove_field`."""
+        import mmload
+
+        return mmload.remove_field(self, name, **more)
+
+    def save_subset(self, name: str, rows: Rows | Sequence[str], **more: Any) -> Dataset:
+        """Returns the dataset with rows saved under a name, in its next version; see :func:`mmload.save_subset`."""
+        import mmload
+
+        return mmload.save_subset(self, name, rows, **more)
+
+    def remove_subset(self, name: str) -> Dataset:
+        """Returns the dataset without a subset, in its next version; see :func:`mmload.remove_subset`."""
+        import mmload
+
+        return mmload.remove_subset(self, name)
+
     def _repr_html_(self) -> str:
         """Returns HTML for a notebook: the splits, with a few rows of each."""
         return "".join(split._repr_html_() for split in self.values())

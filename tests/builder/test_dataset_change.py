@@ -68,10 +68,13 @@ def test_values_by_id_are_never_those_of_another_version(killed, tmp_path):
     assert mmload.open(killed.out)["train"][:].extra["v"].tolist() == list(range(15))[::-1]
 
 
-def test_an_opened_dataset_of_an_older_version_is_not_changed(squares):
-    mmload.add_field(mmload.open(squares.out), "v", np.arange(15), split="train")
+def test_changes_are_methods_of_an_opened_dataset(squares):
+    opened = mmload.open(squares.out).add_field("v", np.arange(15), split="train").save_subset("few", [3, 1])
+    assert opened["few"][:].extra["v"].tolist() == [3, 1]
+    opened = opened.remove_subset("few").remove_field("v")
+    assert (list(opened), "v" in opened["train"].fields) == (["train"], False)
     with pytest.raises(UsageError, match="is opened in a version that is not the current one"):
-        mmload.save_subset(mmload.open(squares.out, version=1), "few", [0])
+        mmload.open(squares.out, version=2).save_subset("few", [0])
 
 
 @pytest.mark.parametrize(
