@@ -125,7 +125,7 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     moved = fields | moved_fields(exact, motion)
     if "rings" in fields:
         made |= _composed_segments(fields, tiles, motion, columns, plan)
-    for name in fields.keys() - made.keys():
+    for name in [name for name in fields if name not in made]:
         made[name] = packed(moved[name].astype(fields[name].dtype, copy=False), PADDING.get(name, 0))
     return made, trail
 

@@ -5,26 +5,28 @@ Takes the task of a bench and returns images per second of each round. Removes a
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-import numpy as np
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from mmload.bench.advice import build_sample
 from mmload.bench.contenders.stock import composed, no_source, source_dataset, stored_steps
 from mmload.bench.task import Task
+from mmload.builder.pipeline import build
 from mmload.builder.planned_build import probes, splits_of
 from mmload.builder.trust import checked_recipe
 from mmload.errors import UsageError, counted
-from mmload.sources.exclusion import only
+from mmload.sources.imagefolder import ImageFolderSplit
 
 IMAGES = 400
-"""Photographs of each round, evenly spread over the rows; of CIFAR, whose images are small, all."""
+"""Photographs of each round, evenly spread over the source; CIFAR's rows are all built."""
 
 _ROUNDS = 3
 
@@ -37,30 +39,48 @@ def measure_building(task: Task, progress: Callable[[str], None] | None = None) 
     """
     if reason := no_source(task):
         raise UsageError(f"--build compares with torchvision's pass over the source: {reason}")
-    recipe = replace(checked_recipe(task.opened.manifest.recipe, task.dataset), root=task.source)
-    rows = probes(len(task.rows), IMAGES if recipe.kind == "imagefolder" else len(task.rows))
-    files = Subset(source_dataset(task, composed([*stored_steps(task), v2.PILToTensor()])), rows)
-    split, names = splits_of(recipe)[task.split], {source.id for source in task.rows.source(rows)}
-    sample = only(split, np.array([index for index in range(len(split)) if split.id(index) in names]))
+    with tempfile.TemporaryDirectory(prefix="mmload-bench-") as work:
+        source = task.source or Path()
+        steps = composed([*stored_steps(task), v2.PILToTensor()])
+        recipe = checked_recipe(task.opened.manifest.recipe, task.dataset)
+        if recipe.kind == "imagefolder":
+            recipe = replace(recipe, root=source, options={"allow_outside": True}, exclude={})
+            name, split = next(iter(splits_of(recipe).items()))
+            source = linked(cast("ImageFolderSplit", split), name, IMAGES, Path(work) / "photos")
+            files = ImageFolder(str(source / name), steps)
+        else:
+            files = source_dataset(task, steps)
+        recipe = replace(recipe, root=source, out=Path(work) / "dataset")
 
-    def stock() -> None:
-        for _ in DataLoader(files, batch_size=task.batch_size, num_workers=task.threads, collate_fn=len):
-            pass
+        def stock() -> int:
+            for _ in DataLoader(files, batch_size=task.batch_size, num_workers=task.threads, collate_fn=len):
+                pass
+            return len(files)
 
-    def ours() -> None:
-        with tempfile.TemporaryDirectory(prefix="mmload-bench-") as folder:
-            build_sample(Path(folder), recipe, sample, task.threads)
+        def ours() -> int:
+            shutil.rmtree(Path(work) / "dataset", ignore_errors=True)
+            return build(recipe, threads=task.threads).built
 
-    ways = {
-        f"torchvision's pass, {counted(task.threads, 'worker')}": stock,
-        f"mmload build, {counted(task.threads, 'thread')}": ours,
-    }
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(_ROUNDS + 1):
-        for name, way in ways.items():
-            if progress is not None:
-                progress(f"{name}: {f'round {turn} of {_ROUNDS}' if turn else 'warm-up'}")
-            began = time.perf_counter()
-            way()
-            rates[name] += [len(rows) / (time.perf_counter() - began)] if turn else []
+        ways = {
+            f"torchvision's pass, {counted(task.threads, 'worker')}": stock,
+            f"mmload build, {counted(task.threads, 'thread')}": ours,
+        }
+        rates: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(_ROUNDS + 1):
+            for name, way in ways.items():
+                if progress is not None:
+                    progress(f"{name}: {f'round {turn} of {_ROUNDS}' if turn else 'warm-up'}")
+                began = time.perf_counter()
+                images = way()
+                rates[name] += [images / (time.perf_counter() - began)] if turn else []
     return rates
+
+
+def linked(split: ImageFolderSplit, name: str, images: int, root: Path) -> Path:
+    """Creates an ImageFolder of links to evenly spread images of a split, ``root/name/class/000012_file.jpg``."""
+    place = cast("Path", split.place)  # a source of a task is a folder
+    for index in probes(len(split), images):
+        file, folder = split.id(index), root / name / split.classes[split.items[index].own]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{index:08d}_{Path(file).name}").symlink_to((place / file).resolve())
+    return root

@@ -390,7 +390,8 @@ class ShardWriter:
         """
         samples = json_lines({"id": name, "size": list(size) if size else None} for name, size in chunk.samples)
         skipped = json_lines({"id": name, "reason": reason} for name, reason in chunk.skipped)
-        origins = [origin for origin in chunk.origins if origin.checksum]  # else no update of this source
+        # Files at a URL have revisions alone, some sources checksums alone, rows of a split neither.
+        origins = [origin for origin in chunk.origins if origin.revision or origin.checksum]
         with reported(self._folder):
             for name, block in zip(LISTS, (samples, skipped, origins_lines(origins)), strict=True):
                 self._files[name].append(block)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import BinaryIO
 from weakref import WeakValueDictionary
 
-from mmload.errors import StoreError, UsageError
+from mmload.errors import StoreError, UsageError, bytes_text
 from mmload.runtime.durable_files import file_lock, lock, open_lock, write_atomically
 from mmload.runtime.regular_files import open_regular, write_at
 
@@ -210,12 +210,21 @@ def size_of(path: str) -> int:
         return 0
 
 
-_FOLDERS: WeakValueDictionary[tuple[Path, int | None], CacheFolder] = WeakValueDictionary()
+_FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()
 
 
 def cache_folder(path: Path, limit: int | None) -> CacheFolder:
     """Returns the cache at a path: one object for all datasets of this process; raises what it does."""
-    folder = _FOLDERS.get((path, limit))
+    folder = _FOLDERS.get(path)
     if folder is None:
-        folder = _FOLDERS[path, limit] = CacheFolder(path, limit)
+        folder = _FOLDERS[path] = CacheFolder(path, limit)
+    if folder.limit != limit:
+        raise UsageError(
+            f"the cache {path} is open in this process with cache_limit={_limit_text(folder.limit)}, not "
+            f"{_limit_text(limit)}; give the same limit to all datasets that share a cache"
+        )
     return folder
+
+
+def _limit_text(limit: int | None) -> str:
+    return "None" if limit is None else bytes_text(limit)

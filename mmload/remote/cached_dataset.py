@@ -149,7 +149,7 @@ def cached_folder(url: str, cache: Path, limit: int | None, parallel: int, versi
         manifest = manifest_at(objects, version)
         key = objects.url, manifest.contents, cache
         known = _OPENED.get(key)
-        if known is None or known.cache.limit != limit:
+        if known is None or known.cache.limit != limit:  # which the cache refuses
             known = _OPENED[key] = CachedFolder(objects, manifest, cache, limit, parallel)
         return known
 

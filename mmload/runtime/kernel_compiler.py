@@ -16,6 +16,7 @@ import numba
 from llvmlite import binding
 from numba import types
 
+from mmload.errors import UsageError
 from mmload.runtime import numba_intrinsics
 from mmload.runtime.declarations import Intrinsic, Part, Signature
 from mmload.runtime.machine_code import processor
@@ -43,8 +44,11 @@ def compile_object(kernel: Part, signature: Signature, name: str) -> bytes:
     """Returns an object file with the C function of a kernel under a name.
 
     Raises:
+        UsageError: if numba is told to check the bounds of all functions, as checks raise errors.
         RuntimeError: if it refers to a function that is not in the C library, as where it may raise an error.
     """
+    if _numba.config.BOUNDSCHECK:
+        raise UsageError("NUMBA_BOUNDSCHECK is set, with which kernels cannot be compiled; unset it")
     compiled = c_function(kernel, signature)
     module: Any = binding.parse_assembly(compiled.inspect_llvm())
     for value in (*module.functions, *module.global_variables):

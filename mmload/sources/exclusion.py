@@ -7,7 +7,7 @@ line.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
@@ -101,14 +101,14 @@ Excluded = Mapping[str, Sequence[str]]
 
 
 def remaining_splits(
-    splits: Mapping[str, SourceSplit], excluded: Excluded, listed: str | Path | None, before: Excluded
+    splits: Mapping[str, SourceSplit], excluded: Excluded, file: str | Path | None, before: Excluded
 ) -> tuple[dict[str, SourceSplit], Excluded, Excluded]:
     """Leaves samples out of splits.
 
     Args:
         splits: the splits.
         excluded: split -> ids of the samples to leave out.
-        listed: list that names further ones; None: there is none.
+        file: list that names further ones; None: there is none.
         before: samples that were left out before, which stay excluded, whether they are named or not, and may be gone.
 
     Returns:
@@ -118,33 +118,54 @@ def remaining_splits(
         RecipeError: if the list cannot be read, something that is named is no sample or several, or a split would
             become empty.
     """
-    entries = [] if listed is None else read_entries(listed)
-    named = {sample for entry in entries for sample in originals_of(entry.name)}
-    found = _indices(splits, named.union(*excluded.values(), *before.values()))
+    entries = [] if file is None else read_entries(file)
+    wanted = set[str]().union(*excluded.values(), *before.values())
+    found = _indices(splits, wanted, {entry.name for entry in entries})
     lost = {name: sorted(set(ids).difference(found.get(name, ()))) for name, ids in before.items()}
     gone = {name: ids for name, ids in lost.items() if ids}
     every = {name: [*excluded.get(name, ()), *before.get(name, ())] for name in {*excluded, *before}}
     for name, ids in excluded.items():
         _check_there(name, set(ids).difference(found.get(name, ()), gone.get(name, ())), splits)
+    of_found, of_gone = _by_name(found), _by_name(gone)
     for entry in entries:
-        there = _meant(entry, found)
-        if there or not _meant(entry, gone):
-            _check_is_one(entry, there, f"{listed}, line {entry.line}: {entry.name!r}", splits)
+        there = _meant(entry, of_found)
+        if there or not _meant(entry, of_gone):
+            _check_is_one(entry, there, f"{file}, line {entry.line}: {entry.name!r}", splits)
             every.setdefault(there[0][0], []).append(there[0][1])
-    left_out = {name: {ids[sample] for sample in every.get(name, ()) if sample in ids} for name, ids in found.items()}
+    left_out = {
+        name: {index for sample in every.get(name, ()) for index in ids.get(sample, ())} for name, ids in found.items()
+    }
     return {name: _without(name, split, left_out[name]) for name, split in splits.items()}, every, gone
 
 
-def _indices(splits: Mapping[str, SourceSplit], wanted: AbstractSet[str]) -> dict[str, dict[str, int]]:
-    """Returns split -> id -> number of the wanted samples; does not look at any sample if none is wanted."""
-    ids = {name: enumerate(map(split.id, range(len(split) if wanted else 0))) for name, split in splits.items()}
-    return {name: {sample: index for index, sample in own if sample in wanted} for name, own in ids.items()}
+def _indices(
+    splits: Mapping[str, SourceSplit], wanted: AbstractSet[str], names: AbstractSet[str]
+) -> dict[str, dict[str, list[int]]]:
+    """Returns split -> id -> numbers of the samples that are wanted by id, or by their names in a list.
+
+    A source may list a sample twice. If none is wanted, no sample is looked at.
+    """
+    found: dict[str, dict[str, list[int]]] = {name: {} for name in splits}
+    for name, split in splits.items():
+        for index in range(len(split) if wanted or names else 0):
+            sample = split.id(index)
+            if sample in wanted or (names and listed(sample) in names):
+                found[name].setdefault(sample, []).append(index)
+    return found
 
 
-def _meant(entry: Entry, samples: Mapping[str, Collection[str]]) -> list[tuple[str, str]]:
+def _by_name(samples: Mapping[str, Iterable[str]]) -> dict[str, list[tuple[str, str]]]:
+    """Returns name in a list -> split and id of the samples that are listed so."""
+    named: dict[str, list[tuple[str, str]]] = {}
+    for split, ids in samples.items():
+        for sample in ids:
+            named.setdefault(listed(sample), []).append((split, sample))
+    return named
+
+
+def _meant(entry: Entry, named: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
     """Returns split and id of those of some samples that an entry names."""
-    splits = [entry.split] if entry.split else samples
-    return [(split, each) for split in splits for each in originals_of(entry.name) if each in samples.get(split, ())]
+    return [each for each in named.get(entry.name, ()) if entry.split in ("", each[0])]
 
 
 def _check_there(name: str, missing: AbstractSet[str], splits: Mapping[str, SourceSplit]) -> None:

@@ -45,6 +45,9 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 MOST_BYTES = 2**31
 """Bytes of one file: twice what the largest image takes with 16 bits a channel and no compression."""
 
+MOST_DEPTH = 100
+"""Upper bound on folders inside one another."""
+
 MAX_AHEAD = 2 * PARALLEL
 """Upper bound on files that are being fetched, or were fetched and not read yet."""
 
@@ -128,6 +131,8 @@ class LocalTree:
         here = (status.st_dev, status.st_ino)
         if here in above:
             return
+        if len(above) > MOST_DEPTH:
+            raise SourceError(f"{folder[:200]} ... is over {MOST_DEPTH} folders deep; no class is")
         with os.scandir(folder) as found:
             entries = list(found)
         yield folder, [entry.name for entry in entries if not _is_folder(entry)]

@@ -61,6 +61,7 @@ class Schema:
 
     Attributes:
         keys: field -> position or name.
+        texts: fields that are texts, which are stored as lists of bytes.
         lists: fields that are lists.
         like: field -> dtype and shape; sizes that may differ are None.
 
@@ -78,6 +79,7 @@ class Schema:
             if not is_name(name):
                 raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
         first = _values_of(samples[0])
+        self.texts = frozenset(name for name, key in self.keys.items() if isinstance(first.get(key), str))
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read
@@ -114,7 +116,7 @@ class Schema:
         for name, key in self.keys.items():
             if key not in values:
                 raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            if isinstance(values[key], str) and name in FIELD_NAMES:
+            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.texts):
                 raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
             fields[name] = _tensor(name, values[key], self.decoder)
         if self.guessed and (more := [key for key in values if key not in self.keys.values()]):

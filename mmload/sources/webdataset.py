@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from mmload.errors import SourceError
+from mmload.errors import RecipeError, SourceError
 from mmload.remote.urls import PARALLEL, Location
 from mmload.sources import Fraction, Names, Seed, Table, Text
 from mmload.sources.annotation_values import Findings, naming
@@ -45,6 +45,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 _WORDS = ("train", "val", "valid", "validation", "test")
 _WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_WORDS)})(?=[^a-z]|$)")
+_MOST_TARS = 1_000_000
 _END = bytes(512)  # of a tar, twice
 _LABEL = "cls"
 _MOST_LABEL_BYTES = 2**16
@@ -307,6 +308,8 @@ def _expanded(pattern: str) -> Iterator[str]:
     words = braces[1].split(",")
     if span:
         first, last = int(span[1]), int(span[2])
+        if last - first >= _MOST_TARS:
+            raise RecipeError(f"{pattern} names {last - first + 1:,} tars; correct it")
         words = [f"{number:0{len(span[1])}d}" for number in range(first, last + 1)]
     for word in words:
         yield from _expanded(pattern[: braces.start()] + word + pattern[braces.end() :])

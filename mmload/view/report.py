@@ -185,7 +185,8 @@ def _copied(found: Copies, names: list[str], starts: Numbers) -> list[CopiedPict
     pictures = []
     for number in np.argsort(first).tolist():
         pair = order[first[number]]
-        shown = [*found.pairs[pair], *np.setdiff1d(members[number], found.pairs[pair])]
+        first_two = found.pairs[pair].tolist()
+        shown = [*first_two, *(row for row in members[number].tolist() if row not in first_two)]
         correlation, equal = float(found.correlation[pair]), bool(found.equal[pair])
         pictures.append(CopiedPicture(rows=list(map(named, shown)), correlation=correlation, equal=equal))
     return pictures

@@ -13,6 +13,7 @@ import pytest
 import torch
 from building import recipe
 from cifar_files import write_cifar10
+from coco_sets import CocoSet
 from conftest import complaint, contents, make_folder, mmload
 from devkit import Devkit, thing
 from picture_folders import ODD_NAMES
@@ -24,6 +25,7 @@ from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.errors import RecipeError
 from mmload.remote.opening import open as open_dataset
+from mmload.sources import exclusion
 
 
 def ids(out: Path, split: str = "train") -> list[str]:
@@ -237,3 +239,27 @@ def test_an_excluded_sample_of_a_split_that_is_gone_stops_no_update(tmp_path):
     build(made, exclude=listed)
     shutil.rmtree(tmp_path / "photos" / "val")
     assert update(made, exclude=listed).gone == ("val",)
+
+
+def test_an_image_that_is_listed_twice_is_left_out_twice(tmp_path):
+    photos = CocoSet(tmp_path / "coco")
+    for number in (1, 2):
+        photos.image(number)
+        photos.object(number, [1, 2, 6, 7])
+    photos.body["images"].append(photos.body["images"][0])
+    splits = splits_of(BuildRecipe(kind="coco", root=photos.write()))
+    (name, split), *_ = splits.items()
+    left = splits_of(BuildRecipe(kind="coco", root=photos.root, exclude={name: [split.id(0)]}))[name]
+    assert [left.id(index) for index in range(len(left))] == [split.id(1)]
+
+
+def test_every_name_as_a_list_has_it_is_found_again(tmp_path):
+    photos = make_folder(tmp_path / "photos", 1, ("a",))
+    for name in ("\udce9\\1.png", "\\\udce9.png", "\\x41.png"):
+        shutil.copy(photos / "a" / "00.png", photos / "a" / name)
+    out = tmp_path / "out"
+    build(
+        recipe(photos, out),
+        exclude=excluding(tmp_path, *(exclusion.listed(f"a/{name}") for name in ("\udce9\\1.png", "\\\udce9.png"))),
+    )
+    assert ids(out) == ["a/00.png", "a/\\x41.png"]

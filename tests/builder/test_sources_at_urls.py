@@ -14,7 +14,8 @@ from conftest import complaint, contents, mmload
 from meanwhile import interrupted
 from s3_server import Bucket
 
-from mmload.builder.pipeline import build
+from mmload.builder.dataset_change import save_subset
+from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import BuildRecipe
 from mmload.builder.verify import compare, repair
 from mmload.errors import RemoteError, SampleError, SourceError, UsageError
@@ -64,6 +65,16 @@ def test_an_image_folder_at_a_url_gives_the_rows_of_a_local_one(
     (tmp_path / "out" / "train" / "000001" / "images.memmap").write_bytes(b"lost")
     assert len(repair(tmp_path / "out", url)) == 1
     assert rows_of(tmp_path / "out") == rows_of(local)
+
+
+def test_a_dataset_from_a_url_is_updated_and_has_subsets(url: str, bucket: Bucket, tmp_path: Path) -> None:
+    made = recipe(url, tmp_path / "out")
+    build(made)
+    folder = bucket.folder / "photos" / "ant"
+    (folder / "new.png").write_bytes((folder / "00.png").read_bytes())
+    assert update(made).added == 1
+    assert not update(made).needed
+    assert len(save_subset(tmp_path / "out", "few", [0, 2], split="train")["few"]) == 2
 
 
 def test_splits_and_the_order_of_folders_are_those_of_a_local_one(url: str, bucket: Bucket, tmp_path: Path) -> None:

@@ -86,9 +86,10 @@ class Detections(torch.utils.data.Dataset[dict[str, Any]]):
         return COUNT
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        names = ("images", "targets", "boxes", "labels", "difficult", "counts", "masks")
-        features = torch.arange(4, dtype=torch.bfloat16) * index
-        return {"features": features, **{name: getattr(self._batch, name)[index] for name in names}}
+        sample = {name: getattr(self._batch, name)[index] for name in ("images", "targets", "masks")}
+        count = int(self._batch.counts[index])
+        objects = {name: getattr(self._batch, name)[index, :count] for name in ("boxes", "labels", "difficult")}
+        return {"features": torch.arange(4, dtype=torch.bfloat16) * index, **sample, **objects}
 
 
 def stored_at(out: Path) -> Split:

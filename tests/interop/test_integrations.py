@@ -14,10 +14,6 @@ from torch.utils.data import DataLoader, Subset
 
 import mmload
 from mmload.augment import Normalize, RandomCrop
-from mmload.builder.pipeline import build
-from mmload.builder.recipe import BuildRecipe, square
-from mmload.errors import UsageError
-from mmload.store.dataset import Dataset
 
 
 @pytest.fixture(scope="module")
@@ -157,17 +153,3 @@ def test_workers_that_are_spawned_read_the_same(path: Path) -> None:
         collate_fn=mmload.Collate(dtype=torch.uint8),
     )
     assert torch.equal(torch.cat([batch.images for batch in loader]), split[1:17].images)
-
-
-def test_data_of_several_shards_that_do_not_end_with_a_page_says_what_to_do(
-    path: Path, dataset: Dataset, folder: Path, tmp_path: Path
-) -> None:
-    split = dataset["train"]
-    with pytest.raises(
-        UsageError, match=r"images of .* 4 files that do not end with a page .* --shard-size (\d+)"
-    ) as caught:
-        split.data  # noqa: B018  # a property
-    assert torch.equal(torch.cat([shard.images for shard in split.shards]), split[:].images)
-    size = int(str(caught.value).rpartition(" ")[2])
-    build(BuildRecipe(kind="imagefolder", root=folder, out=tmp_path / "one", transforms=square(32), shard_bytes=size))
-    assert torch.equal(mmload.open(tmp_path / "one")["train"].data.images, split[:].images)

@@ -41,11 +41,11 @@ def test_a_file_that_changed_before_the_first_batch(
     rounds = faults.Rounds(datasets, layout, tier)
     for number, harm in enumerate(faults.HARMS):
         rounds.one(number, harm, -1.0, random.Random(number))
-    assert sum(rounds.told[harm] for harm in faults.HARMS) == len(faults.HARMS)
+    assert sum(rounds.counts[harm] for harm in faults.HARMS) == len(faults.HARMS)
     if tier == "cache":  # nothing is in it yet
-        assert rounds.told["errors"] == 0
+        assert rounds.counts["errors"] == 0
     else:
-        assert rounds.told["errors"] >= 3
+        assert rounds.counts["errors"] >= 3
     wrong = [torch.zeros_like(batch) for batch in rounds.expected]
     rounds.expected = wrong
     with pytest.raises(faults.DifferenceError, match="round 9: a wrong epoch after unreadable of a file"):

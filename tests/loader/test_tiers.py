@@ -18,7 +18,7 @@ from mmload.errors import DamagedError
 from mmload.loader import Loader, tiers
 from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import can_populate
-from mmload.store import row_reader
+from mmload.store import dataset_folder
 from mmload.store.dataset import Dataset
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def test_files_are_mapped_for_the_ranks_of_this_machine_that_read_a_part_each(
 def test_memory_is_populated_before_the_first_batch_or_it_is_said(
     dataset: Dataset, images: torch.Tensor, free: int, note: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_reader, "free_memory", lambda: free)
+    monkeypatch.setattr(dataset_folder, "free_memory", lambda: free)
     loader = Loader(dataset, batch_size=6, tier="memory", threads=1)
     for epoch in (1, 2):
         assert all(torch.equal(image, images[row]) for row, image in images_of(loader).items())

@@ -16,7 +16,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.draws import batch_of_epoch, view_seeds
 from mmload.augment.views import collates_of
 from mmload.batch import Batch, fields_of
-from mmload.render.plan import _copied, copied
+from mmload.render.plan import copied
 
 COUNT = 8
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -163,10 +163,9 @@ def test_a_description_is_copied_with_its_values() -> None:
         np.array(0.25),
         np.zeros((0, 4), np.float32),
     ]
-    for tensors in (_copied(arrays, CPU), copied(tuple(arrays), CPU).tensors):
-        for tensor, array in zip(tensors, arrays, strict=True):
-            assert tensor.dtype == torch.from_numpy(array.copy()).dtype
-            assert np.array_equal(tensor.numpy(), array)
+    for tensor, array in zip(copied(tuple(arrays), CPU).tensors, arrays, strict=True):
+        assert tensor.dtype == torch.from_numpy(array.copy()).dtype
+        assert np.array_equal(tensor.numpy(), array)
     records = np.zeros(2, [("a", np.int64)])
     made = copied((arrays[0], (1.5, "x"), records), META).description
     assert made[0].device == META

@@ -150,6 +150,18 @@ def test_a_link_to_itself_is_a_sample_that_cannot_be_read(source: Path) -> None:
         split.read(at)
 
 
+def test_folders_without_end_are_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(source / "class0")
+    for _ in range(1200):
+        os.mkdir("d")
+        os.chdir("d")
+    with pytest.raises(SourceError, match="over 100 folders deep"):
+        find_splits("imagefolder", source, Decoder(), {})
+    for _ in range(1200):  # what pytest's own clean-up could not remove
+        os.chdir("..")
+        os.rmdir("d")
+
+
 def test_a_folder_that_goes_away_during_the_scan_is_named(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = os.stat
 
