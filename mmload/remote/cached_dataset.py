@@ -238,12 +238,13 @@ class Prefetch:
     """Prefetch of an epoch of fields, until this is collected."""
 
     def __init__(self, fields: Sequence[tuple[Rows, ChunkMap]], take: RowsAt) -> None:
+        self._owner = os.getpid()
         self._coming = [(chunks, _needed(rows, chunks, take)) for rows, chunks in fields]
         for chunks, coming in self._coming:
             chunks.begin_epoch(coming)
 
     def __del__(self) -> None:
-        for chunks, coming in self._coming:
+        for chunks, coming in self._coming if self._owner == os.getpid() else ():  # a forked process has none to end
             chunks.end_prefetch(coming)
 
 

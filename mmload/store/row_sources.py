@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +102,8 @@ class Samples:
             checksum = crc32(chunk, checksum)
             begins.append(np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n")) + first + 1)
         found = np.concatenate(begins)
-        if f"{checksum:08x}" != self._record.samples.crc32 or len(found) != self._record.rows + 1:
+        is_longer = os.fstat(self._file.handle).st_size > size
+        if is_longer or f"{checksum:08x}" != self._record.samples.crc32 or len(found) != self._record.rows + 1:
             raise self._file.damaged("it is not the file that the manifest names")
         return found
 
