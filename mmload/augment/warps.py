@@ -26,8 +26,7 @@ from mmload.augment.arguments import (
     per_channel,
     span,
 )
-from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
-from mmload.augment.step import LevelStep
+from mmload.augment.step import Draws, Flags, Floats, LevelStep, whole_numbers
 from mmload.render import level_program as levels
 from mmload.render.level_program import Program
 from mmload.render.plan import Plan, check_fill

@@ -28,8 +28,8 @@ from mmload.pictures.drawing import (
     picture,
     size_of,
 )
-from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs, without_padding
-from mmload.records import VOID
+from mmload.pictures.instance_masks import parts_of, rectangles_of_runs, without_padding
+from mmload.records import SEGMENTS, VOID
 
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.declarations import ARENA, RecordArray, inlined, void
+from mmload.runtime.kernels import ARENA, RecordArray, inlined, void
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")

@@ -40,9 +40,8 @@ from mmload.render.level_program import (
 )
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.warp_kernels import flip, warp_bilinear, warp_nearest
-from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import USED, Arena, carve, fma, reshaped
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, carve, fma, reshaped
+from mmload.runtime.kernels import USED, called, inlined, numba_compiled
 
 _U = np.uintp
 _F = np.float32

@@ -16,7 +16,7 @@ import numpy as np
 
 from mmload.render.kernel_arguments import Operations
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 
 Array: TypeAlias = Any
 """NumPy array on the host; torch's tensor in the copy of a plan that torch's operations render from."""

@@ -16,9 +16,8 @@ from mmload.render.level_program import Program
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Axis, axes_of
 from mmload.render.warp_kernels import flip, warp_nearest
-from mmload.runtime.declarations import ARENA, called, inlined, void
-from mmload.runtime.intrinsics import USED, Arena, carve, reshaped
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, carve, reshaped
+from mmload.runtime.kernels import ARENA, USED, called, inlined, numba_compiled, void
 
 _U = np.uintp
 

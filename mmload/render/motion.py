@@ -26,9 +26,8 @@ from mmload.render.level_program import (
     Array,
 )
 from mmload.render.plan import Plan
-from mmload.runtime.declarations import called, inlined, void
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import called, inlined, numba_compiled, void
 
 Flags = npt.NDArray[np.bool_]
 Boxes = npt.NDArray[Any]

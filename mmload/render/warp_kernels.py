@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers, Words
-from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import Arena, array_at, carve, fma, never_inline, pair, reshaped
+from mmload.runtime.kernels import called, inlined
 
 _U = np.uintp
 _F = np.float32

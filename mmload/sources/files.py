@@ -30,7 +30,7 @@ from mmload.lazy import lazy_property
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.regular_files import open_regular, read_regular
+from mmload.runtime.files import open_regular, read_regular
 from mmload.sources import TIME_MARK
 from mmload.sources.annotation_values import Findings, naming
 from mmload.sources.decode import Decoder, describe_content, is_dark_depth, is_turned

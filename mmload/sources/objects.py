@@ -46,7 +46,7 @@ class ImageObjects:
         boxes: float64 [n, 4], xyxy in pixels.
         names: how messages name each.
         per_box: further fields of :data:`~mmload.records.PER_BOX` by name, [n, ...].
-        segments: fields of :data:`~mmload.pictures.instance_masks.SEGMENTS` by name.
+        segments: fields of :data:`~mmload.records.SEGMENTS` by name.
         listed: (height, width) of the image that they were drawn on; None: unknown.
     """
 

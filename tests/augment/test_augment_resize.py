@@ -26,8 +26,7 @@ from mmload.augment import (
     Resize,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import plan_for
+from mmload.augment.step import Draws, plan_for
 from mmload.batch import Batch
 from mmload.render.plan import Plan, copied
 from mmload.render.rendering import Rendering

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmload.augment import RandomHSV, sample_seeds
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.render import level_program as levels
 from mmload.render.level_program import MOST_NUMBERS, Program
 from mmload.render.plan import Plan, copied

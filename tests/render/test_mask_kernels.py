@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import sample_seeds
+from mmload.augment.step import sample_seeds
 from mmload.batch import Batch, make_batch
 from mmload.render import level_program as levels
 from mmload.render.plan import Plan, copied
