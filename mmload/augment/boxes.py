@@ -19,7 +19,7 @@ from mmload.augment.arguments import number
 from mmload.batch import Fields
 from mmload.pictures.instance_masks import parts_of, rectangles_of_runs
 from mmload.records import PADDING, PER_BOX, SEGMENTS
-from mmload.render.level_program import Array
+from mmload.render.level_operations import Array
 from mmload.render.mask_kernels import moved_masks
 from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan

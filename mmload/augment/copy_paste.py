@@ -18,7 +18,7 @@ from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, whole_num
 from mmload.batch import Batch, Fields, fields_of, following_fields, with_following
 from mmload.pictures.instance_masks import masks_of_boxes, parts_of, runs_of_mask, without_padding
 from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENTS, segment_fields
-from mmload.render.level_program import Array
+from mmload.render.level_operations import Array
 from mmload.runtime.random_words import Numbers
 
 _PARTNER = 1 << 20

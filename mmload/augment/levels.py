@@ -17,9 +17,8 @@ from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.resize import size_with_least
 from mmload.augment.step import Draws, LevelStep, OperationStep
 from mmload.errors import shown
-from mmload.render import level_program as levels
-from mmload.render.level_program import Program, chain, one_of, ordered
-from mmload.render.plan import Plan
+from mmload.render import level_operations as levels
+from mmload.render.plan import Plan, Program, chain, one_of, ordered
 
 _LARGEST_KERNEL = 1023
 

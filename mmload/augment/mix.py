@@ -19,7 +19,7 @@ from mmload.augment.step import Draws, Step, TargetStep, beta
 from mmload.batch import Fields
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
-from mmload.render.level_program import Array
+from mmload.render.level_operations import Array
 from mmload.render.plan import Mixing, Plan
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import numba_compiled

@@ -35,7 +35,7 @@ from mmload.augment.tile_geometry import (
 from mmload.batch import Batch, Fields, fields_of, following_fields
 from mmload.records import ALL_SEGMENTS, PADDING, SEGMENTS, box_fields
 from mmload.render.kernel_arguments import NEAR
-from mmload.render.level_program import Array
+from mmload.render.level_operations import Array
 from mmload.render.motion import Boxes, Motion, move_boxes
 from mmload.render.plan import Canvas, Plan
 from mmload.runtime.host_memory import taken, zeros

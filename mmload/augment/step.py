@@ -41,8 +41,8 @@ from torch import Tensor, nn
 from mmload.augment.arguments import chance, integer
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch
-from mmload.render.level_program import NONE, Program
-from mmload.render.plan import Plan
+from mmload.render.level_operations import NONE
+from mmload.render.plan import Plan, Program
 from mmload.runtime.exact_math import exp
 from mmload.runtime.kernels import filled, numba_compiled
 from mmload.runtime.random_words import (
@@ -268,7 +268,7 @@ def white(dtype: torch.dtype) -> float:
 
 
 class LevelStep(Step):
-    """Step whose effect is a :class:`~mmload.render.level_program.Program`, which a subclass draws."""
+    """Step whose effect is a :class:`~mmload.render.plan.Program`, which a subclass draws."""
 
     channels: tuple[int, ...] | None = (1, 3)
     takes_sizes = False

@@ -27,9 +27,8 @@ from mmload.augment.arguments import (
     span,
 )
 from mmload.augment.step import Draws, Flags, Floats, LevelStep, whole_numbers
-from mmload.render import level_program as levels
-from mmload.render.level_program import Program
-from mmload.render.plan import Plan, check_fill
+from mmload.render import level_operations as levels
+from mmload.render.plan import Plan, Program, check_fill
 from mmload.runtime.exact_math import cos, sin, solve, tan
 
 _MOST_PIXELS = 2**31 - 1

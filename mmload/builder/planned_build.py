@@ -72,8 +72,16 @@ from mmload.records import (
     dtype_name,
 )
 from mmload.runtime.files import remove
-from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, find_splits
-from mmload.sources.annotation_values import finding_note
+from mmload.sources import (
+    FetchesAhead,
+    HasChecksums,
+    HasNotes,
+    KnowsBoxes,
+    KnowsSizes,
+    SourceSplit,
+    find_splits,
+    finding_note,
+)
 from mmload.sources.decode import Decoder
 from mmload.sources.listed_split import remaining_splits
 from mmload.store.manifest import (

@@ -27,9 +27,8 @@ from mmload.augment.mix import MixStep
 from mmload.augment.step import Draws, Step
 from mmload.batch import Batch, fields_of, following_fields
 from mmload.interop.torchvision import conversion, equivalent_of
-from mmload.render import level_program as levels
-from mmload.render.level_program import OperationSlot, Program
-from mmload.render.plan import Mixing, Plan
+from mmload.render import level_operations as levels
+from mmload.render.plan import Mixing, OperationSlot, Plan, Program
 from mmload.render.torch_sampling import Window, windows
 
 Items = dict[str, Any]

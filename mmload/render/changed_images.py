@@ -25,7 +25,7 @@ from mmload.render.kernel_arguments import (
     Records,
     steps_of,
 )
-from mmload.render.level_program import Program
+from mmload.render.plan import Program
 from mmload.runtime.host_memory import copied, scratch
 from mmload.runtime.intrinsics import Arena, reshaped
 from mmload.runtime.kernels import ARENA, USED, CallBy, RecordArray, called, numba_compiled, void

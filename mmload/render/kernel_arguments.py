@@ -265,7 +265,7 @@ class Paint(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Operations on levels, K per sample, as :class:`~mmload.render.level_program.Program` describes them.
+    """Operations on levels, K per sample, as :class:`~mmload.render.plan.Program` describes them.
 
     Attributes:
         codes: int64 [B, K].

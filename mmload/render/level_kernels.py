@@ -1,4 +1,4 @@
-"""The operations of a :class:`~mmload.render.level_program.Program` on uint8 images, compiled: in place, in cache.
+"""The operations of a :class:`~mmload.render.plan.Program` on uint8 images, compiled: in place, in cache.
 
 Each gives the bits of torchvision's functional of its name on a uint8 tensor, which computes in float32 and rounds to
 levels. The arithmetic is that of torch's kernels: a blend is one product and one fused product and sum, a hue goes
@@ -12,7 +12,7 @@ import numpy as np
 
 from mmload.render.hsv_kernel import change_hsv
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, RUN, Bytes, Floats, Numbers, Operations, Records
-from mmload.render.level_program import (
+from mmload.render.level_operations import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
     BLUR,

@@ -159,7 +159,7 @@ def warp_nearest(
 
     Args:
         image: uint8 [C, H, W].
-        numbers: float32 [8], as :mod:`mmload.render.level_program` has them.
+        numbers: float32 [8], as :mod:`mmload.render.level_operations` has them.
         is_perspective: whether the warp is perspective; else it is affine.
         is_fused: whether coordinates are those of torch's kernels for images; else of its operations, as of masks.
         fill: levels [C] outside of the image; -1: 0.

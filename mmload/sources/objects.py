@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from mmload.errors import naming
 from mmload.pictures.instance_masks import of_boxes
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID, ObjectsRecord
-from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.files import SampleFiles
 from mmload.sources.listed_split import Beside

@@ -19,7 +19,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.step import Draws, LevelStep, plan_for
 from mmload.batch import Batch
 from mmload.parity.replay import Allowance, changed
-from mmload.render.level_program import Program
+from mmload.render.plan import Program
 
 COUNT = 12
 

@@ -82,7 +82,7 @@ def test_the_symbol_of_a_kernel_changes_with_all_that_decides_on_its_code(monkey
     read, plain = machine_code._source, run_operations.function
     before = machine_code.symbol_of(plain, "void(int64)")
     assert machine_code.symbol_of(plain, "void(int32)") != before
-    decisive = ("render.warp_kernels", "render.level_program", "runtime.kernels", "runtime.kernel_compiler")
+    decisive = ("render.warp_kernels", "render.level_operations", "runtime.kernels", "runtime.kernel_compiler")
     for changed in (*decisive, "augment.collate", "augment.mix"):
         one = f"mmload.{changed}"
         monkeypatch.setattr(machine_code, "_source", lambda name, one=one: read(name) + b"#" * (name == one))
