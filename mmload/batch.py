@@ -6,17 +6,15 @@ They are separate from :mod:`mmload.records`, as importing tensordict takes 3 s 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from tensordict import LazyStackedTensorDict, TensorClass, TensorDict, lazy_stack
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mmload.records import FIELD_NAMES, PER_BOX, SEGMENTS, dtype_name
+from mmload.records import FIELD_NAMES
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -318,40 +316,6 @@ def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
 
 Fields = dict[str, Any]
 """Fields of a batch that its steps may change, arrays [B, ...] by name."""
-
-_FOLLOWING = frozenset(
-    ("boxes", "counts", "masks", "targets", "image_sizes", "keypoint_flips", *PER_BOX, *chain.from_iterable(SEGMENTS))
-)
-"""Fields that steps may change."""
-
-
-def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -> Fields:
-    """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
-
-    Those of bfloat16, which NumPy lacks, are float32. Values that no dataset stores, such as sparse ones, only pass.
-    """
-    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
-    return arrays | {
-        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)  # detached by no operation
-        for name, value in fields.items()
-        if name in _FOLLOWING and name not in unchanged and name not in arrays
-        if value.layout == torch.strided and dtype_name(value.dtype) is not None
-    }
-
-
-def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
-    """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
-    stored, changed = fields_of(batch), {}
-    for name, value in fields.items():
-        if value is not before.get(name):
-            changed[name] = torch.from_numpy(value)
-            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
-                changed[name] = changed[name].bfloat16()
-    if "image_sizes" in before.keys() - fields.keys():
-        batch = batch.replace(image_sizes=None)
-    elif "image_sizes" in changed:
-        batch = batch.replace(image_sizes=changed.pop("image_sizes"))
-    return with_fields(batch, changed)
 
 
 def make_batch(

@@ -34,11 +34,13 @@ from mmload.augment.step import (
     check_dtype,
     check_shape,
     epoch_of_loader,
+    following_fields,
     fresh_seeds,
     plan_for,
     white,
+    with_following,
 )
-from mmload.batch import Batch, Fields, fields_of, following_fields, with_following
+from mmload.batch import Batch, Fields, fields_of
 from mmload.errors import shown
 from mmload.records import segment_fields
 from mmload.render.kernel_arguments import ImageLines

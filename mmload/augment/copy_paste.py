@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mmload.augment.arguments import chance
 from mmload.augment.boxes import BoxRule, padded
-from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, whole_numbers
-from mmload.batch import Batch, Fields, fields_of, following_fields, with_following
+from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, following_fields, whole_numbers, with_following
+from mmload.batch import Batch, Fields, fields_of
 from mmload.pictures.instance_masks import masks_of_boxes, parts_of, runs_of_mask, without_padding
 from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENTS, segment_fields
 from mmload.render.level_operations import Array

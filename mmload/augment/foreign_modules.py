@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from mmload.augment.boxes import BoxRule, points_in, with_boxes_of
 from mmload.augment.given_samples import on_device
-from mmload.augment.step import AfterStep, Draws
-from mmload.batch import Batch, fields_of, following_fields, with_following
+from mmload.augment.step import AfterStep, Draws, following_fields, with_following
+from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.render.motion import Boxes, Flags
 from mmload.runtime.random_words import Numbers

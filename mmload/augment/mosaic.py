@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import POLYGONS, Trail, check_counts, moved_fields, points_in, without_runs
-from mmload.augment.step import DeclaredStep, Draws, Flags, beta, whole_numbers
+from mmload.augment.step import DeclaredStep, Draws, Flags, beta, following_fields, whole_numbers
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
     TO_CANVAS,
@@ -32,7 +32,7 @@ from mmload.augment.tile_geometry import (
     listed_tiles,
     placed_tiles,
 )
-from mmload.batch import Batch, Fields, fields_of, following_fields
+from mmload.batch import Batch, Fields, fields_of
 from mmload.records import ALL_SEGMENTS, PADDING, SEGMENTS, box_fields
 from mmload.render.kernel_arguments import NEAR
 from mmload.render.level_operations import Array

@@ -40,7 +40,8 @@ from torch import Tensor, nn
 
 from mmload.augment.arguments import chance, integer
 from mmload.augment.given_samples import given_samples
-from mmload.batch import Batch
+from mmload.batch import Batch, Fields, fields_of, with_fields
+from mmload.records import PER_BOX, SEGMENTS, dtype_name
 from mmload.render.level_operations import NONE
 from mmload.render.plan import Plan, Program
 from mmload.runtime.exact_math import exp
@@ -304,6 +305,41 @@ class OperationStep(Step):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws for each sample of a plan whether it has the operation."""
         return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))
+
+
+_FOLLOWING = frozenset(
+    ("boxes", "counts", "masks", "targets", "image_sizes", "keypoint_flips", *PER_BOX, *itertools.chain(*SEGMENTS))
+)
+"""Fields that steps may change."""
+
+
+def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -> Fields:
+    """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
+
+    Those of bfloat16, which NumPy lacks, are float32. Values that no dataset stores, such as sparse ones, only pass.
+    """
+    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+    return arrays | {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)  # detached by no operation
+        for name, value in fields.items()
+        if name in _FOLLOWING and name not in unchanged and name not in arrays
+        if value.layout == torch.strided and dtype_name(value.dtype) is not None
+    }
+
+
+def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
+    """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
+    stored, changed = fields_of(batch), {}
+    for name, value in fields.items():
+        if value is not before.get(name):
+            changed[name] = torch.from_numpy(value)
+            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
+                changed[name] = changed[name].bfloat16()
+    if "image_sizes" in before.keys() - fields.keys():
+        batch = batch.replace(image_sizes=None)
+    elif "image_sizes" in changed:
+        batch = batch.replace(image_sizes=changed.pop("image_sizes"))
+    return with_fields(batch, changed)
 
 
 def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None = None) -> Tensor:

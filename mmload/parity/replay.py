@@ -24,8 +24,8 @@ from mmload import augment
 from mmload.augment.boxes import Trail, boxes_in, move_fields
 from mmload.augment.collate import Collate
 from mmload.augment.mix import MixStep
-from mmload.augment.step import Draws, Step
-from mmload.batch import Batch, fields_of, following_fields
+from mmload.augment.step import Draws, Step, following_fields
+from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import conversion, equivalent_of
 from mmload.render import level_operations as levels
 from mmload.render.plan import Mixing, OperationSlot, Plan, Program

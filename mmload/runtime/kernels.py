@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial, update_wrapper
+from importlib import import_module
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import numpy as np
@@ -218,9 +219,9 @@ class Kernel(Part, Generic[R]):
         began, collects = time.perf_counter(), gc.isenabled()
         gc.disable()  # in numba's many objects it finds nothing, and takes a quarter of the time
         try:
-            from mmload.runtime.kernel_compiler import compile_object  # imports numba
-
-            return compile_object(self, self.signature, self.symbol)
+            compiler = import_module("mmload.runtime.kernel_compiler")  # imports numba, and this file
+            made: bytes = compiler.compile_object(self, self.signature, self.symbol)
+            return made
         finally:
             if collects:
                 gc.enable()

@@ -25,8 +25,8 @@ from mmload.augment import (
 )
 from mmload.augment.boxes import Trail, drop_boxes
 from mmload.augment.collate import Collate
-from mmload.augment.step import Draws, Step
-from mmload.batch import Batch, fields_of, following_fields, with_following
+from mmload.augment.step import Draws, Step, following_fields, with_following
+from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.render.plan import Plan
 
