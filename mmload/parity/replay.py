@@ -152,8 +152,8 @@ def _after(step: nn.Module, items: Items, allowance: Allowance, draw: StepDraws,
     """Applies one step that mixes no samples to sample ``k``."""
     targets = {name: items[name] for name in items if name == "targets"}
     pixels = {name: item for name, item in items.items() if name != "targets"}
-    if draw.plan.program is not None:
-        pixels, allowance = changed(pixels, draw.plan.program, k, allowance)
+    if program := draw.plan.first_program or draw.plan.program:
+        pixels, allowance = changed(pixels, program, k, allowance)
         return pixels | targets, allowance
     pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)
     if isinstance(step, _ROUNDED):

@@ -352,14 +352,14 @@ def _around(
 
 
 @numba_compiled(RESIZE)
-def resize(images: ImageLines, k: int, resizes: Resizes, out: Bytes, arena: Arena) -> None:
-    """Resizes the window of image ``k`` to a canvas, ``out`` uint8 [1, C, h, w].
+def resize(images: ImageLines, resizes: Resizes, out: Bytes, arena: Arena) -> None:
+    """Resizes the window of an image, the first one, to a canvas, ``out`` uint8 [1, C, h, w].
 
     Of a window that is mostly beyond its image only what shows the image is computed, of one that is larger than the
     canvas only what lies on it. A window that keeps its size is copied.
     """
     fill, mode, ground, reach = resizes.fill, resizes.mode, resizes.ground, resizes.reach
-    canvas, place, window = out[0], images.places[k], resizes.windows[k]
+    canvas, place, window = out[0], images.places[0], resizes.windows[0]
     channels, height, width = canvas.shape
     layout, shrink, row = place.layout, place.shrink, -place.first
     high, wide = shrunk(place.height, shrink), shrunk(place.width, shrink)
@@ -436,4 +436,4 @@ def resize_part(image: Bytes, size: tuple[int, int], part: tuple[int, int, int, 
     black = np.zeros(channels, np.uint8)
     place = np.array([(0, 0, height, height, width, layout, 1)], PLACE)
     window = np.array([(0, 0, height, width, *size, -part[0], -part[1])], RESIZED)
-    resize(ImageLines(memory, place, memory), 0, Resizes(window, black, 0, black, reach), out[None])
+    resize(ImageLines(memory, place, memory), Resizes(window, black, 0, black, reach), out[None])

@@ -24,9 +24,13 @@ from mmload.render.kernel_arguments import (
     OUTPUTS,
     PADDING_MODES,
     PAINT,
+    PLACE,
+    PLANES,
     RENDER,
     RESIZE,
+    RESIZED,
     RUN,
+    WINDOW,
     Bytes,
     Calls,
     Composed,
@@ -42,7 +46,7 @@ from mmload.render.kernel_arguments import (
     Resizes,
 )
 from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
-from mmload.runtime.kernels import ARENA, USED, CallBy, inlined, numba_compiled, void
+from mmload.runtime.kernels import ARENA, USED, CallBy, called, inlined, numba_compiled, void
 
 Index = int | np.uintp
 
@@ -290,9 +294,27 @@ _resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
 # sample stay in the L2 cache. Kernels are called by their addresses, so that none is compiled anew into this loop.
 
 
+@called
+def _changed(lines: ImageLines, changes: Operations, calls: Calls, crops: Crops, arena: Arena) -> ImageLines:
+    """Copies an image, all lines of which are there, and changes its levels."""
+    height, width = lines.places[0].height, lines.places[0].width
+    image = carve(arena, (1, len(crops.fill), height, width), np.uint8)
+    whole, still, made = carve(arena, 1, RESIZED), carve(arena, 1, WINDOW), carve(arena, 1, PLACE)
+    window, place = whole[0], made[0]
+    window.top, window.left, window.rows, window.columns = 0, 0, height, width
+    window.high, window.wide, window.down, window.right = height, width, 0, 0  # its size, so that it is copied
+    still[0].flips = 0
+    place.start, place.first, place.count, place.layout, place.shrink = 0, 0, height, PLANES, 1
+    place.height, place.width = height, width
+    _resize(calls.resize, (lines, Resizes(whole, crops.fill, crops.mode, crops.fill, 1), image, arena))
+    _run(calls.run, (image, still, changes, arena))
+    return ImageLines(reshaped(image, image.size), made, lines.decoded, lines.arrival)
+
+
 @numba_compiled(RENDER)
 def render(
     lines: ImageLines,
+    changes: Operations,
     resizes: Resizes,
     composed: Composed,
     crops: Crops,
@@ -306,8 +328,9 @@ def render(
     """Renders samples until the row of one cannot arrive: makes each, cuts it out, changes its levels, colors it.
 
     A sample is a row as it is stored, or is resized or painted into the only image of ``crops``; of the next one, the
-    tiles that there are are painted. Without a cut, levels are changed in that image, which ``levels`` are then. Flips
-    that are due after the operations are written into the windows.
+    tiles that there are are painted. The levels of complete images change first, where there are ``changes``. Without a
+    cut, levels are changed in the image of ``crops``, which ``levels`` are then. Flips that are due after the
+    operations are written into the windows.
     """
     begun, count = arena[USED], len(crops.windows)
     for k in range(count + 1 if calls.paint else count):
@@ -320,16 +343,24 @@ def render(
                 break
         elif not is_there(lines, k, arena):
             break
-        if calls.resize:
-            _resize(calls.resize, (lines, k, resizes, crops.images, arena))
-        window = crops.windows[k : k + 1]
-        shown, holes = Crops(crops.images, window, crops.fill, crops.mode), paint.holes
+        window, images, holes = crops.windows[k : k + 1], crops.images, paint.holes
+        source = ImageLines(lines.memory, lines.places[k : k + 1], lines.decoded, lines.arrival)
+        if len(changes.codes):
+            own = Operations(changes.codes[k : k + 1], changes.numbers[k : k + 1], changes.fills)
+            source = _changed(source, own, calls, crops, arena)
+        if len(resizes.windows):
+            one = Resizes(resizes.windows[k : k + 1], resizes.fill, resizes.mode, resizes.ground, resizes.reach)
+            _resize(calls.resize, (source, one, images, arena))
+        elif len(changes.codes):
+            images = reshaped(source.memory, (1, len(crops.fill), source.places[0].height, source.places[0].width))
+            window[0].index = 0
+        shown = Crops(images, window, crops.fill, crops.mode)
         if calls.cut:
             flips, window[0].flips = window[0].flips, 0
             whole = Paint(paint.shift, paint.scale, Holes(reshaped(holes.sides, (1, 0)), holes.values), False)
             _cut(calls.cut, (shown, whole, arena, levels))
             window[0].index, window[0].top, window[0].left, window[0].flips = 0, 0, 0, flips
-        if calls.run:
+        if len(operations.codes):
             own = Operations(operations.codes[k : k + 1], operations.numbers[k : k + 1], operations.fills)
             _run(calls.run, (levels, window, own, arena))
             shown = Crops(levels, window, crops.fill, crops.mode)

@@ -400,8 +400,8 @@ _WINDOWS = RecordArray(WINDOW)
 ARRIVE = BRING = void(ImageLines, "int64", ARENA)
 PAINT = void(ImageLines, "int64", RecordArray(TILE), "uint8[::1]", OUTPUTS[BYTES], "float32", ARENA)
 RUN = void(OUTPUTS[BYTES], _WINDOWS, Operations, ARENA)
-RESIZE = void(ImageLines, "int64", Resizes, OUTPUTS[BYTES], ARENA)
+RESIZE = void(ImageLines, Resizes, OUTPUTS[BYTES], ARENA)
 COLOR, CUT = void(Crops, Paint, ARENA, OutputMemory), void(Crops, Paint, ARENA, OUTPUTS[BYTES])
 RENDER = void(
-    ImageLines, Resizes, Composed, Crops, Paint, Operations, OUTPUTS[BYTES], Calls, ARENA, OutputMemory
+    ImageLines, Operations, Resizes, Composed, Crops, Paint, Operations, OUTPUTS[BYTES], Calls, ARENA, OutputMemory
 )  # fmt: skip

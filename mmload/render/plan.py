@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mmload.errors import counted
 from mmload.render.kernel_arguments import HOLE, Holes, Numbers, Operations, Places, Records
-from mmload.render.level_operations import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
+from mmload.render.level_operations import FLIP_X, FLIP_Y, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import numba_compiled
 
@@ -347,8 +347,7 @@ class Plan:
         height: rows of the output; 0: images are variable-size so far, so that there is no output.
         width: columns of the output.
         canvas: what the images that come in are composed of; None: they are rows as they are stored.
-        first_program: operations on the levels of variable-size images before their windows, which move no pixel;
-            None: none. Images of one size are changed in a pass of their own.
+        first_program: operations on the levels of images before their windows, which move no pixel; None: none.
         top: int64 [B], first row of the source window; may lie outside the image. None: the window is the image.
         left: int64 [B], first column of it.
         rows: int64 [B] or one number, rows of the window.
@@ -561,7 +560,7 @@ class Plan:
 
         The output has this size; (0, 0): images are variable-size, too.
         """
-        _require(self._takes_resize(resampling.mode))
+        _require(self._takes_resize(resampling.mode) and (self.first_program is None or resampling.antialias))
         narrowed = {} if window is None else self._narrowed(*window)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
         return self._with(**narrowed, resampling=resampling, height=size[0], width=size[1])
@@ -616,9 +615,9 @@ class Plan:
         return self._with(resampling=placed, height=height, width=width, is_framed=True)
 
     def flipped(self, *, x: Array | None = None, y: Array | None = None) -> Plan:
-        """Adds flips, bool [B] each; before the operations on levels where that gives the same pixels."""
+        """Adds flips, bool [B] each: before operations on levels, which give the same pixels unless some move them."""
         _require(not self.ends and (self.program is None or self.shift is None))
-        if self.program is not None and not self.program.operations <= BY_PIXEL:
+        if self.program is not None and self.program.operations & MOVES:
             flips = [(FLIP_X, x), (FLIP_Y, y)]
             return self.followed_by(
                 chain(
@@ -637,8 +636,8 @@ class Plan:
         return self._with(gray=gray if self.gray is None else self.gray | gray)
 
     def followed_by(self, program: Program) -> Plan:
-        """Adds operations on levels; on those of variable-size images before their windows."""
-        if self.is_variable_size:
+        """Adds operations on levels: of complete images, whose windows may follow, if they move no pixel."""
+        if self._is_whole and not program.operations & MOVES:
             return self._with(first_program=_chained(self.first_program, program))
         both = _chained(self.program, program)
         return self._with(program=both, is_framed=self.is_framed and not both.operations & MOVES)

@@ -18,7 +18,6 @@ from torch import Tensor
 from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.canvas_kernels import paint as paint_tiles
-from mmload.render.changed_images import changed_images, complete_images
 from mmload.render.cpu_kernels import CROPS, render
 from mmload.render.kernel_arguments import (
     BYTES,
@@ -50,6 +49,7 @@ from mmload.render.kernel_arguments import (
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
+from mmload.render.torch_levels import run_program
 from mmload.render.torch_rendering import (
     Copy,
     copied,
@@ -90,15 +90,13 @@ class Rendering:
         They are :data:`~mmload.render.kernel_arguments.NEEDED`.
         """
         plan = self.plan
-        if plan.first_program is not None and plan.sizes is not None:
-            return complete_images(plan.sizes)
         return needed_lines(plan) if plan.canvas is None else plan.canvas.needed
 
     @property
     def waits(self) -> bool:
         """Whether images may arrive while they are rendered, each when it is needed."""
         resampling = self.plan.resampling
-        return self.plan.first_program is None and (resampling is None or is_by_kernel(resampling))
+        return resampling is None or resampling.antialias
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
         """Renders uint8 samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
@@ -113,8 +111,6 @@ class Rendering:
             out: [B, C, h, w], the memory of all samples, or an array in the layout that kernels write
                 (:func:`~mmload.render.kernel_arguments.written`).
         """
-        if self.plan.first_program is not None:
-            lines = changed_images(self.plan.first_program, first, lines, self.plan.source[0])
         direct = written(out)
         pixels = self._floats if direct is None else direct
         if self.plan.mixing is None:
@@ -144,6 +140,9 @@ class Rendering:
         Windows are resized at once on a device, or by a plan that was copied; else one by one, as torchvision does it.
         """
         plan, program, shift, scale = (self._copy or self._copied(images.device)).description
+        if plan.first_program is not None:
+            changed = run_program(plan.first_program, images, plan.peak)
+            images = changed.to(torch.uint8) if images.dtype == torch.uint8 else changed
         if plan.resampling is None:
             moved = picked(images, plan)
         elif self._copy is not None or images.device.type != "cpu":
@@ -183,7 +182,7 @@ class Rendering:
             images = composed.canvases[:1]
         elif resampling is None:
             (images, indices), is_made = lines.batch(plan.source), False
-        elif is_by_kernel(resampling):
+        elif resampling.antialias:
             resizes = self._resizes(resampling, samples)
             images = scratch("resized", (1, plan.source[0], plan.height, plan.width))
         else:
@@ -191,24 +190,25 @@ class Rendering:
             is_made = False
         shown = np.frombuffer(bytearray(self._windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
         shown["index"] = indices
-        crops, operations, pixels = Crops(images, shown, self._fill, self._mode), self._operations, out[samples]
+        crops, pixels = Crops(images, shown, self._fill, self._mode), out[samples]
+        changes, operations = (each.part(samples) for each in self._operations)
         holes = self._holes._replace(sides=self._holes.sides[samples])
         paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
-        if operations is None and not is_made and not lines.arrival.address:
+        runs, is_changed = len(operations.codes) > 0, len(changes.codes) > 0
+        if not (runs or is_changed or is_made or lines.arrival.address):
             CROPS[pixels.dtype](crops, paint, pixels)
             return
-        runs = operations is not None
         cuts = runs and not (is_made and (plan.canvas is None or plan.top is None))
         levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
-        own = _NO_OPERATIONS if operations is None else operations.part(samples)
         calls = Calls(
             color=CROPS[out.dtype].address,
             cut=CROPS[BYTES].address if cuts else 0,
-            run=run_operations.address if runs else 0,
-            resize=0 if resizes is _NO_RESIZES else resize.address,
+            run=run_operations.address if runs or is_changed else 0,
+            resize=0 if resizes is _NO_RESIZES and not is_changed else resize.address,
             paint=0 if composed is _NO_TILES else paint_tiles.address,
         )
-        render(lines, resizes, composed, crops, paint, own, levels, calls, OutputMemory.of_pixels(pixels))
+        memory = OutputMemory.of_pixels(pixels)
+        render(lines, changes, resizes, composed, crops, paint, operations, levels, calls, memory)
 
     def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
         """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
@@ -275,9 +275,11 @@ class Rendering:
         return resizes
 
     @lazy_property
-    def _operations(self) -> Operations | None:
-        program = self.plan.complete_program()
-        return None if program is None else program.for_kernels(self.plan.source[0])
+    def _operations(self) -> tuple[Operations, Operations]:
+        """Operations before windows, and after them."""
+        programs, channels = (self.plan.first_program, self.plan.complete_program()), self.plan.source[0]
+        first, second = (_NO_OPERATIONS if one is None else one.for_kernels(channels) for one in programs)
+        return first, second
 
     @lazy_property
     def _mode(self) -> int:
@@ -356,14 +358,16 @@ def needed_lines(plan: Plan) -> Places:
     """
     if plan.sizes is None:
         raise ValueError("the plan is for fixed-size images")
-    height = plan.sizes[:, 0]
+    height, resampling = plan.sizes[:, 0], plan.resampling
+    needed = np.array([(0, 0, 1)], NEEDED).repeat(plan.count)
+    needed["stop"] = height
+    if plan.first_program is not None or (resampling is not None and not resampling.antialias):
+        return needed
     top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
     rows = plan.per_sample(plan.rows)
-    if plan.resampling is not None and not is_by_kernel(plan.resampling):
-        return complete_images(plan.sizes)
     first, stop = top, top + rows
-    if plan.resampling is not None:
-        wanted, down = plan.resampling.rows, plan.resampling.top
+    if resampling is not None:
+        wanted, down = resampling.rows, resampling.top
         scale = rows / wanted
         reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
         begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.height - down)
@@ -372,7 +376,6 @@ def needed_lines(plan: Plan) -> Places:
     if plan.padding is not None and plan.padding.mode != "constant":
         outside = (top < 0) | (top + rows > height)
         first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
-    needed = np.empty(plan.count, NEEDED)
     needed["first"] = np.clip(first, 0, height)
     needed["stop"] = np.clip(stop, needed["first"], height)
     needed["shrink"] = _shrinks_of(plan, plan.sizes)
@@ -393,8 +396,3 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     for shrink in SHRINKS:
         allowed[least >= RESERVE * shrink] = shrink
     return allowed
-
-
-def is_by_kernel(resampling: Resampling) -> bool:
-    """Returns whether a compiled kernel resizes."""
-    return resampling.antialias and resampling.mode in REACHES
