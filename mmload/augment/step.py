@@ -126,7 +126,7 @@ class DeclaredStep(nn.Module):
         dtype = images.dtype if images.is_floating_point() else levels
         if dtype not in self._collates:  # to make one takes longer than to render an image
             self._collates[dtype] = import_module("mmload.augment.collate").Collate(self, dtype=dtype)  # a later file
-        batch = make_batch({name: value for name, value in more.items() if value is not None}, len(images))
+        batch = make_batch({}, len(images), **{name: value for name, value in more.items() if value is not None})
         made: Batch = self._collates[dtype].render(given._replace(batch=batch), generator)
         return made
 

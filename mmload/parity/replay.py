@@ -56,10 +56,10 @@ Row = tuple[Items, Allowance]
 """A sample, and the allowance for the difference of mmload's image."""
 
 _PLACED = augment.ScaleJitter | augment.RandomShortestSize
-_ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
+_ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | _PLACED
 """Steps whose levels are rounded sums."""
 
-_STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
+_STILL = augment.Normalize | augment.RandomErasing
 """Steps that leave boxes and masks as they are."""
 
 
@@ -80,7 +80,7 @@ def followable(collate: Collate, *, alone: bool) -> tuple[list[nn.Module], str]:
     """
     steps: list[nn.Module] = []
     for step in collate.steps:
-        noise = isinstance(step, augment.RandomErasing) and step.value is None
+        noise = isinstance(step, augment.RandomErasing) and step.value == "random"
         others = isinstance(step, augment.RandomHSV | augment.Mosaic)  # of which torchvision has none
         if noise or others or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
             return steps, f"{type(step).__name__}, which torchvision does not do to one sample alone"
@@ -228,8 +228,6 @@ def _params(
     if isinstance(step, augment.RandomResizedCrop):
         return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
     if isinstance(step, augment.RandomHorizontalFlip | augment.RandomVerticalFlip) and not window.flips:
-        return None
-    if isinstance(step, augment.RandomGrayscale) and (plan.gray is None or not plan.gray[k]):
         return None
     if isinstance(step, augment.RandomErasing):
         (hole,) = plan.holes

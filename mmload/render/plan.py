@@ -356,9 +356,8 @@ class Plan:
         resampling: how the window is resized, and where it lies on the output; None: it is the output.
         flip_x: bool [B], mirrored left to right, after the resize.
         flip_y: bool [B], upside down.
-        gray: bool [B], the channels are replaced by their luma.
         program: operations on the levels after that; None: none.
-        shift: float32 [C]; with ``scale`` the color map (x - shift) * scale, after ``gray``. None: values stay.
+        shift: float32 [C]; with ``scale`` the color map (x - shift) * scale. None: values stay.
         scale: float32 [C].
         holes: rectangles that are overwritten after that.
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
@@ -383,7 +382,6 @@ class Plan:
     resampling: Resampling | None = None
     flip_x: Array | None = None
     flip_y: Array | None = None
-    gray: Array | None = None
     program: Program | None = None
     shift: Array | None = None
     scale: Array | None = None
@@ -473,13 +471,6 @@ class Plan:
         """Whether the output has values between two levels, which uint8 cannot hold."""
         return self.mixing is not None and self.mixing.share is not None
 
-    def complete_program(self) -> Program | None:
-        """Returns all operations on levels, the luma included; None: there are none."""
-        if self.gray is None or self.source[0] != 3:
-            return self.program
-        gray = Program.single_operation(GRAY, self.count, apply_mask=self.gray)
-        return gray if self.program is None else chain((gray, self.program))
-
     def per_sample(self, value: Array | int) -> Array:
         """Returns one number per sample, int64 [B], of one for all or one each."""
         return np.full(self.count, value, np.int64) if isinstance(value, int) else value
@@ -487,7 +478,12 @@ class Plan:
     @property
     def _takes_windows(self) -> bool:
         """Whether a crop can still be composed."""
-        return not self.ends and self.program is None
+        return not self.ends and self._is_linear
+
+    @property
+    def _is_linear(self) -> bool:
+        """Whether operations on levels give the same, within a level, before windows are cut out and resized."""
+        return self.program is None or self.program.operations <= {GRAY}
 
     @property
     def _takes_levels(self) -> bool:
@@ -497,13 +493,7 @@ class Plan:
     @property
     def _is_stored(self) -> bool:
         """Whether pixels are those of the image as it is stored: at most its windows are cut out and mirrored."""
-        return (
-            self.canvas is None
-            and self.resampling is None
-            and self.gray is None
-            and self._takes_windows
-            and self._takes_levels
-        )
+        return self.canvas is None and self.resampling is None and self.program is None and self._takes_levels
 
     @property
     def _is_whole(self) -> bool:
@@ -516,9 +506,9 @@ class Plan:
         A bicubic one cannot after a change of colors: it overshoots, and is clipped to levels before they change. A
         nearest one cannot after a flip: which of two pixels is nearest depends on the side from which it counts.
         """
-        if self.program is not None or self.canvas is not None:
+        if not self._is_linear or self.canvas is not None:
             return False
-        colored = self.gray is not None or self.shift is not None
+        colored = self.program is not None or self.shift is not None
         flipped = self.flip_x is not None or self.flip_y is not None
         other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
         padded = self.padding is not None and not self.is_variable_size
@@ -594,7 +584,7 @@ class Plan:
         Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before. A
         change of colors before it would change the fill of the canvas.
         """
-        _require(self.gray is None and self.shift is None)
+        _require(self.program is None and self.shift is None)
         top = _mirrored(resampling.top, self.flip_y, canvas[0] - resampling.rows)
         left = _mirrored(resampling.left, self.flip_x, canvas[1] - resampling.cols)
         return self.resized(None, replace(resampling, top=top, left=left), canvas)
@@ -628,15 +618,9 @@ class Plan:
             )
         return self._with(flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y), is_framed=False)
 
-    def grayed(self, gray: Array) -> Plan:
-        """Adds the luma of the samples where ``gray`` [B] is true."""
-        _require(self._takes_levels)
-        if self.program is not None:
-            return self.followed_by(Program.single_operation(GRAY, self.count, apply_mask=gray))
-        return self._with(gray=gray if self.gray is None else self.gray | gray)
-
     def followed_by(self, program: Program) -> Plan:
         """Adds operations on levels: of complete images, whose windows may follow, if they move no pixel."""
+        _require(self._takes_levels)
         if self._is_whole and not program.operations & MOVES:
             return self._with(first_program=_chained(self.first_program, program))
         both = _chained(self.program, program)

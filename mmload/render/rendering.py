@@ -139,7 +139,7 @@ class Rendering:
 
         Windows are resized at once on a device, or by a plan that was copied; else one by one, as torchvision does it.
         """
-        plan, program, shift, scale = (self._copy or self._copied(images.device)).description
+        plan, shift, scale = (self._copy or self._copied(images.device)).description
         if plan.first_program is not None:
             changed = run_program(plan.first_program, images, plan.peak)
             images = changed.to(torch.uint8) if images.dtype == torch.uint8 else changed
@@ -149,7 +149,7 @@ class Rendering:
             moved = resized_batch(images, plan, plan.resampling)
         else:
             moved = resized_one_by_one(self.plan, images)
-        finish_by_torch(plan, program, shift, scale, moved, out)
+        finish_by_torch(plan, shift, scale, moved, out)
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
         """Copies what torch's operations need to a device, ahead of them; returns the copies."""
@@ -157,7 +157,7 @@ class Rendering:
         return self._copy.tensors
 
     def _copied(self, device: torch.device) -> Copy:
-        return copied((self.plan, self.plan.complete_program(), *self._colors), device)
+        return copied((self.plan, *self._colors), device)
 
     def _render_mixed(self, mixing: Mixing, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders levels, and mixes them into ``out`` when those of the whole batch are there."""
@@ -277,7 +277,7 @@ class Rendering:
     @lazy_property
     def _operations(self) -> tuple[Operations, Operations]:
         """Operations before windows, and after them."""
-        programs, channels = (self.plan.first_program, self.plan.complete_program()), self.plan.source[0]
+        programs, channels = (self.plan.first_program, self.plan.program), self.plan.source[0]
         first, second = (_NO_OPERATIONS if one is None else one.for_kernels(channels) for one in programs)
         return first, second
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmload.render import torch_levels
 from mmload.render.holes import normals
-from mmload.render.plan import Hole, Mixing, Padding, Plan, Program, Resampling
+from mmload.render.plan import Hole, Mixing, Padding, Plan, Resampling
 from mmload.render.torch_sampling import (
     Axis,
     Window,
@@ -171,15 +171,13 @@ def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
 _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
-def finish_by_torch(
-    plan: Plan, program: Program | None, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor
-) -> None:
+def finish_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor) -> None:
     """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan.
 
     Shift and scale of the color map are float32 [C]; None: 0 and 1.
     """
-    if program is not None:
-        moved = torch_levels.run_program(program, moved, plan.peak)
+    if plan.program is not None:
+        moved = torch_levels.run_program(plan.program, moved, plan.peak)
     # The memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels.
     narrow = out.dtype != torch.float32 and moved.dtype != torch.float64
     work = torch.empty_like(out, dtype=torch.float32) if plan.blends and narrow else out
