@@ -28,14 +28,6 @@ from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord
 
-
-def seconds_text(seconds: float) -> str:
-    """Formats seconds as ``8 s``, ``27 min``, ``3.2 hours``."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
-
-
 SAMPLES = 64
 """Images that each layout is tried with, evenly spread over the largest split."""
 
@@ -69,6 +61,13 @@ class Layout:
     never_seen: float
     tried: int
     unreadable: int
+
+
+def seconds_text(seconds: float) -> str:
+    """Formats seconds as ``8 s``, ``27 min``, ``3.2 hours``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
 
 
 def layouts(size: int) -> dict[str, tuple[int | str, VariableLayout | None]]:

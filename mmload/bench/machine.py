@@ -33,6 +33,8 @@ PACKAGES = (
 )
 """Packages whose versions a record contains, if they are installed."""
 
+_TRIES = 3  # pages in a processor's own queues are evicted by the second call
+
 
 def machine() -> dict[str, Any]:
     """Returns processor, cores, memory, graphics processor, system, and the versions of Python, torch and mmload."""
@@ -77,9 +79,6 @@ def busy_share() -> float:
     import psutil
 
     return float(psutil.cpu_percent(interval=1.0)) / 100
-
-
-_TRIES = 3  # pages in a processor's own queues are evicted by the second call
 
 
 def make_cold(paths: Iterable[Path]) -> str:

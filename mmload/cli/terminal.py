@@ -37,6 +37,24 @@ from mmload.errors import MmloadError, UsageError, bytes_text, one_line
 
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
+_LIBRARY = "shared object"
+"""Words of errors of Python's and llvmlite's loading of a library."""
+
+_SYSTEM = {
+    errno.ENOMEM: "free some memory, or raise the limit of address space (ulimit -v)",
+    errno.ENOSPC: "free some space; for temporary files, set TMPDIR to a place with more",
+    errno.EDQUOT: "free some space of your quota; for temporary files, set TMPDIR to another place",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f); for temporary files, set TMPDIR to another place",
+    errno.EROFS: "choose a place that can be written; for temporary files, set TMPDIR to one",
+    errno.EIO: "the disk or its connection fails; look at the system's log",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EACCES: "change its permissions, or name another place",
+    errno.EPERM: "change its permissions, or name another place",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ELOOP: "its links form a loop; correct them",
+}
+"""Error numbers of the system -> what to do."""
+
 
 @contextmanager
 def last_resort(debug: bool) -> Iterator[None]:
@@ -100,25 +118,6 @@ def _message(error: Exception) -> str:
     if number and int(number[1]) in _SYSTEM:  # torch reports system errors so
         return f"{error}; {_SYSTEM[int(number[1])]}"
     return f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)"
-
-
-_LIBRARY = "shared object"
-"""Words of errors of Python's and llvmlite's loading of a library."""
-
-_SYSTEM = {
-    errno.ENOMEM: "free some memory, or raise the limit of address space (ulimit -v)",
-    errno.ENOSPC: "free some space; for temporary files, set TMPDIR to a place with more",
-    errno.EDQUOT: "free some space of your quota; for temporary files, set TMPDIR to another place",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f); for temporary files, set TMPDIR to another place",
-    errno.EROFS: "choose a place that can be written; for temporary files, set TMPDIR to one",
-    errno.EIO: "the disk or its connection fails; look at the system's log",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.EACCES: "change its permissions, or name another place",
-    errno.EPERM: "change its permissions, or name another place",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.ELOOP: "its links form a loop; correct them",
-}
-"""Error numbers of the system -> what to do."""
 
 
 def check_target(name: str, path: Path | None, *inputs: str | Path | None, endings: Collection[str] = ()) -> None:

@@ -17,6 +17,10 @@ from mmload.errors import MmloadError, UsageError
 from mmload.runtime.durable_files import sync_folder
 from mmload.runtime.regular_files import is_within
 
+_REFUSED = frozenset('<>:"/\\|?*')
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$)\s*(\.|$)")
+_MOST_BYTES = 80
+
 
 def check_destination(out: Path, dataset: Path) -> Path:
     """Checks an export's destination before any work, and returns its absolute path.
@@ -58,11 +62,6 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         name = error.filename2 or error.filename or out
         raise MmloadError(f"cannot write {name} ({error.strerror or error}); nothing was exported") from error
-
-
-_REFUSED = frozenset('<>:"/\\|?*')
-_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$)\s*(\.|$)")
-_MOST_BYTES = 80
 
 
 def file_name(text: str) -> str:

@@ -31,6 +31,10 @@ CHANNELS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 _LEVEL = 1  # of masks: a quarter of level 6's time
 
+_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
+_PALETTE = [level for color in _COLORS for level in color]
+"""The background black, void white, each class in the color that contact sheets give it."""
+
 
 def is_image(spec: FieldSpec | None) -> bool:
     """Returns whether a PNG can hold the values of a field as an image."""
@@ -54,11 +58,6 @@ def png_of_mask(mask: npt.NDArray[Any]) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=_LEVEL)
     return file.getvalue()
-
-
-_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
-_PALETTE = [level for color in _COLORS for level in color]
-"""The background black, void white, each class in the color that contact sheets give it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,14 @@ _STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
 """Steps that leave boxes and masks as they are."""
 
 
+_MAGNIFIES = frozenset({levels.HUE, levels.SOLARIZE, levels.POSTERIZE, levels.EQUALIZE, levels.AUTOCONTRAST})
+_BLENDS = frozenset({levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, levels.SHARPNESS})
+_AFFINE = frozenset({levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR})
+_NEAREST = frozenset({levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST})
+_SUMS = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
+"""Operations that add several pixels, in a different order than torchvision."""
+
+
 class StepDraws(NamedTuple):
     """The draws of a step for a batch: its plan, and the window of each sample.
 
@@ -386,14 +394,6 @@ def _affine(item: Any, numbers: list[float], mode: InterpolationMode, fill: Any)
     angle, *shear = (math.degrees(value) for value in (turned + shear_y, math.atan(slant), shear_y))
     translate = (-forward @ matrix[:, 2]).tolist()
     return F.affine(item, angle, translate, scale, shear, mode, fill)
-
-
-_MAGNIFIES = frozenset({levels.HUE, levels.SOLARIZE, levels.POSTERIZE, levels.EQUALIZE, levels.AUTOCONTRAST})
-_BLENDS = frozenset({levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, levels.SHARPNESS})
-_AFFINE = frozenset({levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR})
-_NEAREST = frozenset({levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST})
-_SUMS = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
-"""Operations that add several pixels, in a different order than torchvision."""
 
 
 def _allowed(allowance: Allowance, code: int, numbers: list[float], image: Tensor) -> Allowance:
