@@ -68,6 +68,7 @@ from mmload.records import (
     LIST,
     VARIABLE,
     FieldSpec,
+    Progress,
     checked,
     dtype_name,
 )
@@ -97,9 +98,6 @@ _PAGES = (65536, 16384, 4096)
 _SMALL_SHARE = 0.01  # of a row's bytes
 _LOSS = 8  # padding to page boundaries may take an eighth of a shard's rows
 _MARGIN = 1.1  # shards are planned for rows that are larger than those of the estimate
-
-Progress = Callable[[int, int], None]
-"""Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
 
 _PROBES = 16  # samples of all splits together that are tried
 _UPDATE_PROBES = 2  # of few samples in all

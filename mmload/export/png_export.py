@@ -20,10 +20,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import UsageError, choices
-from mmload.export.chosen_rows import Choice, ExportRow, Progress, T, chosen_rows, in_parallel
+from mmload.export.chosen_rows import Choice, ExportRow, T, chosen_rows, map_rows
 from mmload.export.new_folder import check_destination, new_folder
 from mmload.pictures.drawing import color_of, png
-from mmload.records import VOID, FieldSpec
+from mmload.records import VOID, FieldSpec, Progress
 from mmload.store.dataset import Dataset
 
 CHANNELS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -128,7 +128,7 @@ class PngExport:
 
     def results(self, write: Callable[[ExportRow], T]) -> Iterator[T]:
         """Returns what ``write`` returns for each row, in order; it runs on several threads."""
-        return in_parallel(self.chosen, write, threads=self._threads, progress=self._progress)
+        return map_rows(self.chosen, write, threads=self._threads, progress=self._progress)
 
     def write_image(self, path: str, row: ExportRow) -> None:
         """Writes the image of a row to a path in the folder."""
