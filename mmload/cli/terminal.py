@@ -27,13 +27,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from mmload.errors import MmloadError, UsageError, bytes_text, one_line
+
+if TYPE_CHECKING:
+    from mmload.records import Progress
 
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
 
@@ -163,6 +167,18 @@ def write_result(path: Path, content: str | bytes) -> None:
         raise MmloadError(f"cannot write {path} ({error.strerror or error})") from error
 
 
+def record_result(dataset: Path, check: str, result: Mapping[str, object], contents: str) -> str:
+    """Records the result of a check with its date in the card of a dataset; returns the line that says so.
+
+    Raises:
+        StoreError: if the dataset has other ``contents`` now than those that were checked, or cannot be written.
+    """
+    from mmload.builder.dataset_change import write_card
+
+    write_card(dataset, check, {"date": datetime.now(UTC).isoformat(timespec="seconds"), **result}, contents)
+    return f"recorded in the card of {dataset}"
+
+
 def warn(warnings: list[str]) -> None:
     """Shows warnings on stderr, a line each."""
     for text in warnings:
@@ -211,7 +227,7 @@ def shown() -> None:
             _write("\r\033[K")
 
 
-def progress(work: str, unit: str = "row") -> Callable[[int, int], None]:
+def progress(work: str, unit: str = "row") -> Progress:
     """Returns a callback that takes (done, total), of rows or bytes ("B"), and says how much of some work that is."""
     from tqdm import tqdm
 

@@ -6,6 +6,7 @@ never writes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,9 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.load import check_equal, shape_of
-from mmload.parity.report import ParityReport, Progress, Verdict
-from mmload.parity.store import check_store
-from mmload.records import has_images
+from mmload.parity.report import ParityReport, Verdict
+from mmload.parity.store import check_stored
+from mmload.records import Progress, has_images
 from mmload.runtime.resources import check_threads
 from mmload.store.dataset import Dataset, Split
 
@@ -39,7 +40,7 @@ def run(
     seed: int = 0,
     collate: Collate | Views | None = None,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str], Progress] | None = None,
 ) -> ParityReport:
     """Compares a dataset with Pillow and torchvision: the stored rows, and the batches for training.
 
@@ -55,7 +56,7 @@ def run(
         seed: selects the rows and the draws of the batches.
         collate: the collate for the load side, or several as views; None: the usual crops, a flip and Normalize.
         threads: decoding threads; None takes the cores available.
-        progress: called with what is compared, and how many rows of how many are done.
+        progress: called with what is compared; its result is called with (rows done, rows in all).
 
     Returns:
         A verdict per property.
@@ -77,7 +78,7 @@ def run(
     recipe = trusted_recipe(opened.manifest.recipe, opened.path, trust=trust)
     with torch.device("cpu"):  # torchvision's own functions take the default device
         batches = _load_side(chosen, collate, seed, progress)  # first, as it takes seconds and refuses a wrong collate
-        verdicts = _store_side(chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress)
+        verdicts = _stored_side(chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress)
     settings = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],
@@ -88,7 +89,7 @@ def run(
     return ParityReport(settings=settings, verdicts=(*verdicts, *batches), contents=opened.manifest.contents)
 
 
-def _store_side(
+def _stored_side(
     splits: list[Split],
     recipe: BuildRecipe,
     root: Path,
@@ -96,7 +97,7 @@ def _store_side(
     rows: int | None,
     seed: int,
     threads: int | None,
-    progress: Progress | None,
+    progress: Callable[[str], Progress] | None,
 ) -> list[Verdict]:
     """Checks the stored rows of each split."""
     resolved = recipe.resolved()
@@ -110,14 +111,14 @@ def _store_side(
             raise SourceError(
                 f"{root} has no split {split.name!r}, it has {choices(sources)}; give the folder that it was built from"
             )
-        verdicts += check_store(
+        verdicts += check_stored(
             split, sources[split.name], resolved, rows=rows, seed=seed, threads=threads, progress=progress
         )
     return verdicts
 
 
 def _load_side(
-    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Progress | None
+    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Callable[[str], Progress] | None
 ) -> list[Verdict]:
     """Checks batches of the first split that has images."""
     split = next((each for each in splits if len(each) and has_images(each.fields)), None)
@@ -137,7 +138,7 @@ def _load_side(
 
 
 def usual_collates(split: Split) -> dict[str, Collate]:
-    """Returns the steps of common training recipes, for the size of a split's images."""
+    """Returns the collates that most trainings use, for the size of a split's images."""
     channels, height, width = shape_of(split)
     if split.fields["images"].variable_size:
         return _variable_size_collates(split, channels, min(height, width))
