@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 import mmload
 from mmload.errors import bytes_text
 from mmload.runtime.regular_files import open_regular
-from mmload.runtime.resources import available_cores, processor_name
+from mmload.runtime.resources import available_cores, installed_version, processor_name
 
 PACKAGES = (
     "torchvision",
@@ -54,11 +53,8 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python, torch, mmload, and those of :data:`PACKAGES` that are installed."""
-    found = {"python": platform.python_version(), "torch": torch.__version__, "mmload": mmload.__version__}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    own = {"python": platform.python_version(), "torch": torch.__version__, "mmload": mmload.__version__}
+    return own | {name: found for name in PACKAGES if (found := installed_version(name))}
 
 
 def processor_seconds() -> float:

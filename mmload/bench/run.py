@@ -23,8 +23,6 @@ from mmload.errors import UsageError, counted
 from mmload.records import VARIABLE
 from mmload.runtime.resources import available_cores
 
-Progress = Callable[[str], None]
-
 _BUSY = 0.25  # share of the machine's processors: from there on, other programs are said to use them
 _OVERRUN = 1.1  # times the planned seconds
 
@@ -34,12 +32,12 @@ def run_on_dataset(
     source: str | Path | None,
     options: BenchOptions,
     *,
-    progress: Progress | None = None,
+    progress: Callable[[str], None] | None = None,
     began: float | None = None,
 ) -> Record:
     """Measures the contenders that the options choose. ``began`` is the ``time.monotonic()`` of the bench's beginning.
 
-    Without a source, there are no contenders that need it.
+    Without a source, there are no contenders that need it. ``progress`` is called with what is measured.
 
     Raises:
         UsageError: if a setting is invalid for this dataset.

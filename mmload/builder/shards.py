@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from operator import add
 from pathlib import Path
@@ -34,6 +33,7 @@ from mmload.runtime.declarations import inlined
 from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_folder, write_atomically
 from mmload.runtime.numba_compile import numba_compiled
 from mmload.runtime.regular_files import read_regular
+from mmload.runtime.resources import installed_version
 from mmload.store.checksum import crc32
 from mmload.store.manifest import (
     BYTES,
@@ -240,11 +240,7 @@ _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
 
 def made_by() -> dict[str, str]:
     """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
-    found = {"mmload": mmload.__version__}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    return {"mmload": mmload.__version__} | {name: found for name in _PACKAGES if (found := installed_version(name))}
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmload.errors import bytes_text, choices, counted, one_line
+from mmload.errors import aligned, bytes_text, choices, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 from mmload.view.facts import check_text, decimals, field_text, recipe_texts
 
@@ -87,12 +87,7 @@ def version_lines(versions: Sequence[VersionRecord]) -> list[str]:
         (str(v.number), v.time, v.change, f"{v.added:,}", f"{v.changed:,}", f"{v.removed:,}", v.contents[:12])
         for v in reversed(versions)
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    aligned = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
-    return [
-        "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
+    return aligned([head, *rows], left=[1, 2, 6])
 
 
 def dataset_lines(facts: Mapping[str, Any]) -> list[str]:
