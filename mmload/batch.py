@@ -165,7 +165,8 @@ class Batch(TensorClass):
         Raises:
             ValueError: if the images or some of the fields of these masks are missing.
         """
-        from mmload.pictures.instance_masks import masks_of_boxes, segment_fields
+        from mmload.pictures.instance_masks import masks_of_boxes
+        from mmload.records import segment_fields
 
         if alone := lazy_rows(self):
             return [masks for row in alone for masks in row.unsqueeze(0).instance_masks()]
@@ -311,6 +312,10 @@ def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
         attributes["extra"] = TensorDict(extra | more, batch.batch_size)
     changed: Batch = batch.replace(**attributes)
     return changed
+
+
+Fields = dict[str, Any]
+"""Fields of a batch that its steps may change, arrays [B, ...] by name."""
 
 
 def make_batch(

@@ -19,7 +19,8 @@ to a function stay ``ValueError`` and ``TypeError``. This module never formats f
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 
 _SECRETS = (
@@ -190,3 +191,13 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     if not 1 <= size < 2**62:
         raise RecipeError(f"{name} has to be at least one byte and less than 4 EiB")
     return size
+
+
+@contextmanager
+def naming(what: str, *caught: type[Exception], to: Callable[[str], Exception] = ValueError) -> Iterator[None]:
+    """Says before the message of an error, by default a ValueError, what it is about; raises it as another kind."""
+    kinds = caught or (ValueError,)
+    try:
+        yield
+    except kinds as error:
+        raise to(f"{what}{error}") from error

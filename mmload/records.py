@@ -298,3 +298,44 @@ PER_BOX = ("labels", "difficult", "iscrowd", "area", "keypoints", "corners", "an
 
 PADDING: Mapping[str, int] = {"labels": -1}
 """Value behind the elements of a list in a batch, for the fields where it is not 0."""
+
+SEGMENTS = (("rings", "polygons"), ("run_boxes", "runs"))
+"""Pairs of fields: one entry (index of the box, number of values) per polygon or mask, and the values of all."""
+
+_DIMENSIONS = {"rings": 2, "polygons": 2, "run_boxes": 2, "runs": 1}
+"""Dimensions of a row of each of these fields: a field of such a name with others is none of them."""
+
+ALL_SEGMENTS = "rings, polygons, run_boxes and runs"
+"""Names of these fields, for messages."""
+
+
+def segment_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns the names of the fields of :data:`SEGMENTS` that rows have, by the shape of a row of each field.
+
+    Raises:
+        ValueError: if one is there without another that it is read by: polygons have rings, runs have run boxes, and
+            datasets with run lengths have both pairs.
+    """
+    names = [name for pair in SEGMENTS for name in pair]
+    there = [name for name in names if len(shapes.get(name, ())) == _DIMENSIONS[name]]
+    if there not in ([], names[:2], names):
+        missing = ", ".join(name for name in names if name not in there)
+        raise ValueError(
+            f"masks of instances are the fields {ALL_SEGMENTS}, and {missing} are missing; have all in fields that the "
+            "dataset has, or none"
+        )
+    return there
+
+
+def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns the names of the fields that a composed sample has of all its rows; it has others of its own.
+
+    Args:
+        shapes: shape of each field, without the batch's size.
+
+    Raises:
+        ValueError: if fields of masks of instances are incomplete.
+    """
+    most = shapes["boxes"][0] if "boxes" in shapes else 0
+    per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
+    return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box

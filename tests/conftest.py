@@ -41,7 +41,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.app import main
 from mmload.remote import cached_dataset, chunks, object_store
 from mmload.remote.opening import open as open_dataset
-from mmload.runtime import durable_files, processes
+from mmload.runtime import files, processes
 from mmload.sources.files import SampleFiles
 from mmload.store.dataset import Dataset, Split
 
@@ -62,7 +62,7 @@ torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.1  # for each worker after 
 LONGEST = (
     "test_bench_cli.py",
     "test_variable_bench.py",
-    "test_numba_compile.py",
+    "test_kernels.py",
     "test_terminal.py",
     "test_engines.py",
     "test_cli.py",
@@ -275,7 +275,7 @@ class OsWithoutSync:
 @pytest.fixture(scope="session", autouse=True)
 def quick_disk() -> None:
     """Builds do not wait for the disk: a third of their time. What a killed process has written, the system keeps."""
-    durable_files.os = OsWithoutSync()
+    files.os = OsWithoutSync()
 
 
 class Done(NamedTuple):

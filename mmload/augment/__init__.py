@@ -9,7 +9,6 @@ from mmload.augment.boxes import BoxRule
 from mmload.augment.canvas_steps import Letterbox, RandomShortestSize, ScaleJitter
 from mmload.augment.color import ColorJitter, Normalize, RandomGrayscale, RandomHSV
 from mmload.augment.copy_paste import CopyPaste
-from mmload.augment.draws import sample_seeds, view_seeds
 from mmload.augment.erase import RandomErasing
 from mmload.augment.foreign_modules import PerSample
 from mmload.augment.geometry import (
@@ -36,6 +35,7 @@ from mmload.augment.mix import CutMix, MixUp
 from mmload.augment.mosaic import Mosaic
 from mmload.augment.policies import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from mmload.augment.resize import ProgressiveSize, RandomResizedCrop, Resize
+from mmload.augment.step import sample_seeds, view_seeds
 from mmload.augment.views import Views
 from mmload.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 

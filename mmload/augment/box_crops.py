@@ -12,14 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
-from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
-from mmload.augment.step import Step
+from mmload.augment.step import Draws, Flags, Floats, Step, whole_numbers
 from mmload.render.motion import Boxes
 from mmload.render.plan import Padding, Plan
-from mmload.runtime.declarations import inlined
 from mmload.runtime.host_memory import copied, zeros
 from mmload.runtime.intrinsics import Arena, carve
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import inlined, numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50

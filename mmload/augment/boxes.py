@@ -9,26 +9,23 @@ an image is mirrored, keypoints of the left and the right change places. Masks a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mmload.augment.arguments import number
-from mmload.batch import Batch, fields_of, with_fields
-from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs
-from mmload.records import PADDING, PER_BOX, dtype_name
-from mmload.render.level_program import Array
+from mmload.batch import Fields
+from mmload.pictures.instance_masks import parts_of, rectangles_of_runs
+from mmload.records import PADDING, PER_BOX, SEGMENTS
+from mmload.render.level_operations import Array
 from mmload.render.mask_kernels import moved_masks
 from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import copied, taken, zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 from mmload.runtime.random_words import Numbers
 
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
@@ -37,13 +34,6 @@ keypoint the one that it becomes in a mirrored image."""
 
 _SHAPES = {KEYPOINTS: (0, 0, 0, 3), CORNERS: (0, 0, 0, 2), POLYGONS: (0, 0, 2)}
 """Names of the fields -> shapes with as many dimensions; 0: any size."""
-
-_FOLLOWING = frozenset(
-    ("boxes", "counts", "masks", "targets", "image_sizes", FLIPS, *PER_BOX, *chain.from_iterable(SEGMENTS))
-)
-
-Fields = dict[str, Array]
-"""Fields of a batch that its steps may change, [B, ...] by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,35 +81,6 @@ class BoxRule:
     def least(self) -> float:
         """Pixels that both sides of a box must have to remain: more than none."""
         return max(self.min_size, 1e-6)
-
-
-def following_fields(fields: Mapping[str, Tensor | Array], unchanged: Sequence[str] = ()) -> Fields:
-    """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
-
-    Those of bfloat16, which NumPy lacks, are float32. Values that no dataset stores, such as sparse ones, only pass.
-    """
-    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
-    return arrays | {
-        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)  # detached by no operation
-        for name, value in fields.items()
-        if name in _FOLLOWING and name not in unchanged and name not in arrays
-        if value.layout == torch.strided and dtype_name(value.dtype) is not None
-    }
-
-
-def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
-    """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
-    stored, changed = fields_of(batch), {}
-    for name, value in fields.items():
-        if value is not before.get(name):
-            changed[name] = torch.from_numpy(value)
-            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
-                changed[name] = changed[name].bfloat16()
-    if "image_sizes" in before.keys() - fields.keys():
-        batch = batch.replace(image_sizes=None)
-    elif "image_sizes" in changed:
-        batch = batch.replace(image_sizes=changed.pop("image_sizes"))
-    return with_fields(batch, changed)
 
 
 class Trail(NamedTuple):
@@ -240,7 +201,7 @@ def without_runs(fields: Fields, heights: Sequence[int]) -> Fields:
     """Converts run lengths in fields [B, ...] to polygons, a rectangle for each run of a column, by heights.
 
     Returns:
-        The fields of :data:`~mmload.pictures.instance_masks.SEGMENTS`; none if there are no run lengths.
+        The fields of :data:`~mmload.records.SEGMENTS`; none if there are no run lengths.
     """
     if "run_boxes" not in fields or POLYGONS not in fields or not fields["run_boxes"][..., 1].any():
         return {}
@@ -288,7 +249,7 @@ def check_counts(fields: Fields) -> None:
     Raises:
         ValueError: if one is not.
     """
-    if "boxes" not in fields or not len(counts := fields.get("counts", ())):
+    if not len(counts := fields.get("counts", ())):
         return
     least, greatest, most = int(counts.min()), int(counts.max()), fields["boxes"].shape[1]
     if not 0 <= least <= greatest <= most:
@@ -298,13 +259,11 @@ def check_counts(fields: Fields) -> None:
         )
 
 
-def drop_boxes(fields: Fields, trail: Trail | None, rule: BoxRule) -> Fields:
-    """Replaces a batch's boxes by those of the trail, without those that passes or the rule drop; no pass: none is.
+def drop_boxes(fields: Fields, trail: Trail, rule: BoxRule) -> Fields:
+    """Replaces a batch's boxes by those of the trail, without those that passes or the rule drop.
 
     The remaining ones move to the front in their order, and the rest is empty.
     """
-    if trail is None:
-        return fields
     counts, shape, kind = _counts_of(fields, trail), trail.dropped.shape, trail.boxes.dtype
     packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)

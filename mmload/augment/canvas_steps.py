@@ -25,8 +25,8 @@ from mmload.augment.arguments import (
     per_channel,
     span,
 )
-from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.resize import ResizingStep, check_leaves_pixels
+from mmload.augment.step import Draws, whole_numbers
 from mmload.render.plan import Plan
 from mmload.runtime.random_words import Numbers
 

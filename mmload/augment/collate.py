@@ -18,28 +18,31 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, integer, torch_device
-from mmload.augment.boxes import (
-    BoxRule,
-    Fields,
-    Trail,
-    boxes_in,
-    check_counts,
-    drop_boxes,
-    following_fields,
-    move_fields,
-    with_following,
-)
+from mmload.augment.boxes import BoxRule, Trail, boxes_in, check_counts, drop_boxes, move_fields
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
-from mmload.augment.draws import Draws, epoch_of_loader, fresh_seeds
-from mmload.augment.foreign_modules import check_foreign, moves
+from mmload.augment.foreign_modules import PerSample, check_foreign, moves
 from mmload.augment.given_samples import Given, given_samples, on_device
 from mmload.augment.mix import MixStep, mixed_fields
 from mmload.augment.mosaic import Mosaic, Tiles
-from mmload.augment.step import AfterStep, DeclaredStep, LevelStep, Step, check_dtype, check_shape, plan_for, white
-from mmload.batch import Batch, fields_of
+from mmload.augment.step import (
+    AfterStep,
+    DeclaredStep,
+    Draws,
+    LevelStep,
+    Step,
+    check_dtype,
+    check_shape,
+    epoch_of_loader,
+    following_fields,
+    fresh_seeds,
+    plan_for,
+    white,
+    with_following,
+)
+from mmload.batch import Batch, Fields, fields_of
 from mmload.errors import shown
-from mmload.pictures.instance_masks import segment_fields
+from mmload.records import segment_fields
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import DoesNotFit, Plan
 from mmload.render.rendering import Rendering
@@ -111,6 +114,11 @@ class Collate(nn.Module):
         """Step that composes samples of several rows; None: there is none."""
         first = self.steps[0] if len(self.steps) else None
         return first if isinstance(first, Mosaic) else None
+
+    @property
+    def collates(self) -> tuple[Collate, ...]:
+        """The collate alone, as Views have the collate of each view."""
+        return (self,)
 
     @property
     def joining_step(self) -> str:
@@ -246,6 +254,16 @@ class Collate(nn.Module):
         return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles, boxes or {})
 
 
+def collates_of(collate: object) -> tuple[Collate, ...]:
+    """Returns the collates of Views, or a Collate as a tuple of one; an empty tuple for anything else."""
+    return getattr(collate, "collates", ()) if isinstance(collate, nn.Module) else ()
+
+
+def has_per_sample(collate: object) -> bool:
+    """Returns whether there is a :class:`PerSample` somewhere in a collate."""
+    return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
+
+
 class PreparedBatch:
     """Batch whose draws are made and whose pixels are yet to be rendered.
 
@@ -284,7 +302,8 @@ class PreparedBatch:
         unchanged = () if any(isinstance(step, MixStep) for step in collate.steps) else ("targets",)
         self._batch, self._made = batch, following_fields(fields_of(batch), unchanged)
         self._fields = self._made | boxes  # as passes have changed those of the batch
-        check_counts(self._fields)
+        if "boxes" in self._fields:
+            check_counts(self._fields)
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._trail: Trail | None = None
         first = collate.composer
@@ -360,7 +379,7 @@ class PreparedBatch:
             passes.append(rendering)
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
-        if at == len(self._steps) or isinstance(self._steps[at], AfterStep):
+        if self._trail is not None and (at == len(self._steps) or isinstance(self._steps[at], AfterStep)):
             self._fields, self._trail = drop_boxes(self._fields, self._trail, self._collate.box_rule), None
         if at < len(self._steps):  # such a module may move pixels
             self._fields = {name: value for name, value in self._fields.items() if name != "image_sizes"}
@@ -391,7 +410,8 @@ class PreparedBatch:
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
-        self._fields, self._trail = move_fields(self._fields, plan, self._trail, self._own_masks)
+        if self._fields or self._own_masks is not None or plan.is_framed:
+            self._fields, self._trail = move_fields(self._fields, plan, self._trail, self._own_masks)
         self._own_masks = None
         if plan.mixing is not None:
             self._fields = mixed_fields(self._fields, plan, plan.mixing)

@@ -9,23 +9,12 @@ from typing import Any, Self
 import numpy as np
 
 from mmload.augment.arguments import LARGEST, around, elements, number, numbers
-from mmload.augment.draws import Draws
-from mmload.augment.step import LevelStep, OperationStep, Step
+from mmload.augment.step import Draws, LevelStep, OperationStep, Step
 from mmload.errors import counted, shown
 from mmload.render.hsv_kernel import HUES
 from mmload.render.kernel_arguments import Floats
-from mmload.render.level_program import (
-    BRIGHTNESS,
-    CONTRAST,
-    GRAY,
-    HSV,
-    HUE,
-    NONE,
-    SATURATION,
-    Program,
-    ordered,
-)
-from mmload.render.plan import Plan
+from mmload.render.level_operations import BRIGHTNESS, CONTRAST, GRAY, HSV, HUE, NONE, SATURATION
+from mmload.render.plan import Plan, Program, ordered
 
 
 class Normalize(Step):

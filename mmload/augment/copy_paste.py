@@ -13,21 +13,12 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import chance
-from mmload.augment.boxes import BoxRule, Fields, following_fields, padded, with_following
-from mmload.augment.draws import Draws, Flags, branch_seeds, whole_numbers
-from mmload.augment.step import AfterStep
-from mmload.batch import Batch, fields_of
-from mmload.pictures.instance_masks import (
-    ALL_SEGMENTS,
-    SEGMENTS,
-    masks_of_boxes,
-    parts_of,
-    runs_of_mask,
-    segment_fields,
-    without_padding,
-)
-from mmload.records import PADDING, PER_BOX
-from mmload.render.level_program import Array
+from mmload.augment.boxes import BoxRule, padded
+from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, following_fields, whole_numbers, with_following
+from mmload.batch import Batch, Fields, fields_of
+from mmload.pictures.instance_masks import masks_of_boxes, parts_of, runs_of_mask, without_padding
+from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENTS, segment_fields
+from mmload.render.level_operations import Array
 from mmload.runtime.random_words import Numbers
 
 _PARTNER = 1 << 20

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmload.augment.arguments import argument_error, chance, per_channel, ratios, shares
-from mmload.augment.draws import Draws
 from mmload.augment.resize import drawn_windows
-from mmload.augment.step import Step
+from mmload.augment.step import Draws, Step
 from mmload.errors import counted
 from mmload.render.plan import Hole, Plan
 

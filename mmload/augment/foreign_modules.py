@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.boxes import BoxRule, following_fields, points_in, with_boxes_of, with_following
-from mmload.augment.draws import Draws
+from mmload.augment.boxes import BoxRule, points_in, with_boxes_of
 from mmload.augment.given_samples import on_device
-from mmload.augment.step import AfterStep
+from mmload.augment.step import AfterStep, Draws, following_fields, with_following
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.render.motion import Boxes, Flags

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmload.augment.arguments import borders, choice, flag, integer, mask_level, pair, per_channel
-from mmload.augment.draws import Draws, seeds_of
 from mmload.augment.resize import size_with_least
-from mmload.augment.step import OperationStep, Step
+from mmload.augment.step import Draws, OperationStep, Step, seeds_of
 from mmload.render.kernel_arguments import PADDING_MODES
-from mmload.render.level_program import FLIP_X, FLIP_Y
+from mmload.render.level_operations import FLIP_X, FLIP_Y
 from mmload.render.plan import Padding, Plan
 from mmload.runtime.random_words import Numbers
 

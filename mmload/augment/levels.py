@@ -13,14 +13,12 @@ import numpy as np
 from torch import nn
 
 from mmload.augment.arguments import argument_error, chance, elements, integer, integers, number, span
-from mmload.augment.draws import Draws
 from mmload.augment.mix import MixChoice, MixStep, weights
 from mmload.augment.resize import size_with_least
-from mmload.augment.step import LevelStep, OperationStep
+from mmload.augment.step import Draws, LevelStep, OperationStep
 from mmload.errors import shown
-from mmload.render import level_program as levels
-from mmload.render.level_program import Program, chain, one_of, ordered
-from mmload.render.plan import Plan
+from mmload.render import level_operations as levels
+from mmload.render.plan import Plan, Program, chain, one_of, ordered
 
 _LARGEST_KERNEL = 1023
 

@@ -15,15 +15,14 @@ import numpy as np
 from torch import nn
 
 from mmload.augment.arguments import argument_error, chance, choice, elements, integer, number, numbers
-from mmload.augment.boxes import Fields
-from mmload.augment.draws import Draws, beta
-from mmload.augment.step import Step, TargetStep
+from mmload.augment.step import Draws, Step, TargetStep, beta
+from mmload.batch import Fields
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
-from mmload.render.level_program import Array
+from mmload.render.level_operations import Array
 from mmload.render.plan import Mixing, Plan
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 
 _MOST_CLASSES = 1_000_000
 """Upper bound that catches typing errors: one-hot targets of a batch of 256 then take 1 GB."""

@@ -20,18 +20,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import (
-    POLYGONS,
-    Fields,
-    Trail,
-    check_counts,
-    following_fields,
-    moved_fields,
-    points_in,
-    without_runs,
-)
-from mmload.augment.draws import Draws, Flags, beta, whole_numbers
-from mmload.augment.step import DeclaredStep
+from mmload.augment.boxes import POLYGONS, Trail, check_counts, moved_fields, points_in, without_runs
+from mmload.augment.step import DeclaredStep, Draws, Flags, beta, following_fields, whole_numbers
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
     TO_CANVAS,
@@ -42,15 +32,14 @@ from mmload.augment.tile_geometry import (
     listed_tiles,
     placed_tiles,
 )
-from mmload.batch import Batch, fields_of
-from mmload.pictures.instance_masks import ALL_SEGMENTS, SEGMENTS, segment_fields
-from mmload.records import PADDING, PER_BOX
+from mmload.batch import Batch, Fields, fields_of
+from mmload.records import ALL_SEGMENTS, PADDING, SEGMENTS, box_fields
 from mmload.render.kernel_arguments import NEAR
-from mmload.render.level_program import Array
+from mmload.render.level_operations import Array
 from mmload.render.motion import Boxes, Motion, move_boxes
 from mmload.render.plan import Canvas, Plan
 from mmload.runtime.host_memory import taken, zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 from mmload.runtime.random_words import Numbers
 
 
@@ -193,7 +182,7 @@ def _composed_segments(fields: Fields, tiles: Tiles, motion: Motion, columns: Nu
     """Moves masks of the boxes of T tiles to the samples of a plan.
 
     Args:
-        fields: the tiles' fields of :data:`~mmload.pictures.instance_masks.SEGMENTS`, [T, ...].
+        fields: the tiles' fields of :data:`~mmload.records.SEGMENTS`, [T, ...].
         tiles: the tiles.
         motion: motion of their points.
         columns: int64 [T, M], index of each box of a tile in its sample; -1: there is no such box.
@@ -274,20 +263,6 @@ class Tiles(NamedTuple):
     rows: TileRows
     sizes: Numbers
     fields: Mapping[str, Tensor | Array]
-
-
-def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns the names of the fields that a composed sample has of all its rows; it has others of its own.
-
-    Args:
-        shapes: shape of each field, without the batch's size.
-
-    Raises:
-        ValueError: if fields of masks of instances are incomplete.
-    """
-    most = shapes["boxes"][0] if "boxes" in shapes else 0
-    per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
-    return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box
 
 
 class Mosaic(DeclaredStep):

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.augment.arguments import choice, flag, integer, number
-from mmload.augment.draws import Draws, Flags, Floats, dirichlet, whole_numbers
+from mmload.augment.step import Draws, Flags, Floats, dirichlet, whole_numbers
 from mmload.augment.warps import WarpingStep, affine_matrix
-from mmload.render import level_program as levels
-from mmload.render.level_program import MOST_NUMBERS, OperationSlot, Program, chain
-from mmload.render.plan import Plan
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.render import level_operations as levels
+from mmload.render.level_operations import MOST_NUMBERS
+from mmload.render.plan import OperationSlot, Plan, Program, chain
+from mmload.runtime.kernels import numba_compiled
 from mmload.runtime.random_words import Numbers
 
 _MOST_BINS = 1_000

@@ -24,10 +24,9 @@ from mmload.augment.arguments import (
     ratios,
     shares,
 )
-from mmload.augment.draws import Draws, Floats
-from mmload.augment.step import Step, arguments_of
+from mmload.augment.step import Draws, Floats, Step, arguments_of
 from mmload.render.plan import Plan, Resampling
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ATTEMPTS = 10

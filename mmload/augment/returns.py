@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, collates_of
 from mmload.augment.given_samples import stacked_rows
-from mmload.augment.views import Views, collates_of
+from mmload.augment.views import Views
 from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
 from mmload.errors import UsageError, choices, shown
-from mmload.pictures.instance_masks import SEGMENTS
-from mmload.records import PER_BOX
+from mmload.records import PER_BOX, SEGMENTS
 
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
 """Type of the form that :class:`Returns` takes."""

@@ -1,6 +1,7 @@
-"""The kinds of steps of a collate: those that join the description of a pass, and those that run after it.
+"""The kinds of steps of a collate, and the random numbers that a step draws.
 
-All but Mosaic, which composes samples of several rows, work alone on a batch and inside ``nn.Sequential``::
+Steps join the description of a pass, or run after it. All but Mosaic, which composes samples of several rows, work
+alone on a batch and inside ``nn.Sequential``::
 
     DeclaredStep                its arguments, and what it needs
         Step                    describes itself in a plan: geometry, color map, holes
@@ -10,29 +11,68 @@ All but Mosaic, which composes samples of several rows, work alone on a batch an
             MixStep             a Step that mixes samples (in ``mix.py``)
             AfterStep           changes rendered pixels, or several samples at once
         Mosaic
+
+Random numbers are pure functions of (seed, epoch, sample) and then of (sample seed, step, draw number). They are made
+on the host by NumPy and by compiled loops, whatever renders the batch: the bits are the same in any batch, on any
+thread and on any processor. Nothing touches a global generator but :func:`fresh_seeds`, for batches without seeds.
+
+A loader sets the epoch around the making of each batch, in the thread that makes it, so that batches of two epochs may
+be made at once. Without a loader the user sets it on the collate.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.arguments import chance
-from mmload.augment.draws import Draws
+from mmload.augment.arguments import chance, integer
 from mmload.augment.given_samples import given_samples
-from mmload.batch import Batch
-from mmload.render.level_program import NONE, Program
-from mmload.render.plan import Plan
+from mmload.batch import Batch, Fields, fields_of, with_fields
+from mmload.records import PER_BOX, SEGMENTS, dtype_name
+from mmload.render.level_operations import NONE
+from mmload.render.plan import Plan, Program
+from mmload.runtime.exact_math import exp
+from mmload.runtime.kernels import filled, numba_compiled
+from mmload.runtime.random_words import (
+    GOLDEN,
+    Numbers,
+    Words,
+    as_words,
+    check_words,
+    counted,
+    drawn_chances,
+    drawn_integers,
+    drawn_orders,
+    mix_integer,
+    mixed,
+    seeded,
+    signed,
+    unit,
+    unit_of_word,
+)
 
 if TYPE_CHECKING:
-    from mmload.augment.boxes import BoxRule
+    from mmload.augment.boxes import BoxRule, Trail
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+STEP = 0xD1342543DE82EF95
+"""Another odd increment, so that steps and draws do not run into each other."""
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 
 class DeclaredStep(nn.Module):
@@ -229,7 +269,7 @@ def white(dtype: torch.dtype) -> float:
 
 
 class LevelStep(Step):
-    """Step whose effect is a :class:`~mmload.render.level_program.Program`, which a subclass draws."""
+    """Step whose effect is a :class:`~mmload.render.plan.Program`, which a subclass draws."""
 
     channels: tuple[int, ...] | None = (1, 3)
     takes_sizes = False
@@ -265,3 +305,278 @@ class OperationStep(Step):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws for each sample of a plan whether it has the operation."""
         return Program.single_operation(self.operation, plan.count, *self.numbers, apply_mask=draws.chance(self.p))
+
+
+_FOLLOWING = frozenset(
+    ("boxes", "counts", "masks", "targets", "image_sizes", "keypoint_flips", *PER_BOX, *itertools.chain(*SEGMENTS))
+)
+"""Fields that steps may change."""
+
+
+def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -> Fields:
+    """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
+
+    Those of bfloat16, which NumPy lacks, are float32. Values that no dataset stores, such as sparse ones, only pass.
+    """
+    arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
+    return arrays | {
+        name: (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)  # detached by no operation
+        for name, value in fields.items()
+        if name in _FOLLOWING and name not in unchanged and name not in arrays
+        if value.layout == torch.strided and dtype_name(value.dtype) is not None
+    }
+
+
+def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
+    """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
+    stored, changed = fields_of(batch), {}
+    for name, value in fields.items():
+        if value is not before.get(name):
+            changed[name] = torch.from_numpy(value)
+            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
+                changed[name] = changed[name].bfloat16()
+    if "image_sizes" in before.keys() - fields.keys():
+        batch = batch.replace(image_sizes=None)
+    elif "image_sizes" in changed:
+        batch = batch.replace(image_sizes=changed.pop("image_sizes"))
+    return with_fields(batch, changed)
+
+
+def sample_seeds(seed: int, epoch: int, ids: Tensor, occurrences: Tensor | None = None) -> Tensor:
+    """Returns a seed per sample, which depends on the run's seed, epoch, sample id and occurrence alone.
+
+    Args:
+        seed: the run's seed; any integer.
+        epoch: the epoch's number.
+        ids: int64 of any shape, the samples' ids.
+        occurrences: int64 of the same shape, a number that tells samples with the same id in an epoch apart; None:
+            each comes once, which is the same as 0.
+
+    Returns:
+        int64 of the same shape on the device of ``ids``; ids on a device are waited for.
+    """
+    check_words(ids, Tensor)
+    numbers = None if occurrences is None else occurrences.cpu().numpy()
+    seeds = seeds_of(integer("seed", seed), integer("epoch", epoch), ids.cpu().numpy(), numbers)
+    return torch.from_numpy(seeds).to(ids.device)
+
+
+def seeds_of(seed: int, epoch: int, ids: Numbers, occurrences: Numbers | None = None) -> Numbers:
+    """Returns a seed per sample as :func:`sample_seeds` does, of arrays."""
+    seeds: Numbers = seeded(as_words(ids), _run_key(seed, epoch)).view(np.int64).reshape(ids.shape)
+    return seeds if occurrences is None else np.where(occurrences == 0, seeds, mixed(seeds + mixed(occurrences)))
+
+
+@lru_cache(maxsize=64)
+def _run_key(seed: int, epoch: int) -> int:
+    """Returns the 64 bits that all samples of an epoch have in common."""
+    return mix_integer(mix_integer(seed + GOLDEN) ^ GOLDEN * (epoch + 1))
+
+
+def view_seeds(seeds: Tensor, view: int) -> Tensor:
+    """Returns the seeds [B] of another independently drawn view of samples; view 0 has the samples' own."""
+    check_words(seeds, Tensor)
+    view = integer("view", view)
+    return seeds if view == 0 else torch.from_numpy(branch_seeds(seeds.cpu().numpy(), view)).to(seeds.device)
+
+
+def branch_seeds(seeds: Numbers, number: int) -> Numbers:
+    """Returns independent seeds, int64 [B], for each ``number`` from 1."""
+    return mixed(mixed(seeds) ^ signed(GOLDEN * number))
+
+
+def fresh_seeds(count: int, generator: torch.Generator | None = None) -> Numbers:
+    """Draws seeds [count] for samples without any, from ``generator``; None: torch's default one of the CPU."""
+    where = torch.device("cpu") if generator is None else generator.device
+    drawn = torch.randint(_LOWEST, _HIGHEST, (count,), generator=generator, device=where, dtype=torch.int64)
+    seeds: Numbers = drawn.cpu().numpy()
+    return seeds
+
+
+class Draws:
+    """One step's random numbers for a batch: draw ``n`` of sample ``k`` is hash(seed of k, step, n).
+
+    Every call takes the next draw numbers, so a step must draw in the same order for every batch.
+
+    Args:
+        seeds: int64 [B], one per sample; also an attribute.
+        step: the step's place in its list.
+        epoch: the batch's; None: it is not known.
+        ids: int64 [B], the samples' ids, which are the same in every epoch; None: they have none. A tensor becomes an
+            array only if a step asks for it, as each such array gives the interpreter lock away when it dies.
+        boxes: gives what :func:`mmload.augment.boxes.boxes_in` does of the samples; None: the batch has no boxes.
+    """
+
+    def __init__(
+        self,
+        seeds: Numbers,
+        step: int,
+        *,
+        epoch: int | None = None,
+        ids: Tensor | Numbers | None = None,
+        boxes: Callable[[Plan], tuple[Trail, Numbers]] | None = None,
+    ) -> None:
+        self.seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
+        self._place = step
+        self._step = STEP * (step + 1) % (1 << 64)
+        self._used = 0
+
+    def epoch(self, what: str) -> int:
+        """Returns the batch's epoch; ``what`` names the setting that depends on it.
+
+        Raises:
+            ValueError: if it is not known.
+        """
+        if self._epoch is None:
+            raise ValueError(
+                f"{what} follows the epoch, which is not known: use the step in a Collate, and give that to a Loader, "
+                "or call its set_epoch(epoch) before each epoch"
+            )
+        return self._epoch
+
+    def ids(self, what: str) -> Numbers:
+        """Returns the samples' ids [B]; ``what`` names the setting that depends on them.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if self._ids is None:
+            raise ValueError(
+                f"{what} depends on the rows' ids, and the batch has none: use the step in a Collate, and give that "
+                "batches or rows of a split, or a Batch with ids"
+            )
+        return np.asarray(self._ids)
+
+    def boxes(self, what: str, plan: Plan) -> tuple[Trail, Numbers]:
+        """Returns the boxes as ``plan`` has moved them, and the numbers of real ones; ``what`` names their user.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if self._boxes is None:
+            raise ValueError(f"{what} needs boxes, and the batch has none: build the dataset for detection")
+        return self._boxes(plan)
+
+    def bits(self, count: int) -> Numbers:
+        """Returns the next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
+        return counted(as_words(self.seeds), self._step, self._taken(count), count).view(np.int64)
+
+    def uniform(self, count: int) -> Floats:
+        """Returns the next ``count`` draws of every sample in [0, 1): float64 [B, count] with 53 random bits."""
+        return unit(self.bits(count))
+
+    def chance(self, p: float) -> Flags:
+        """Draws once per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
+        return drawn_chances(as_words(self.seeds), self._step, self._taken(1), p)
+
+    def integers(self, *ranges: tuple[Numbers | int, Numbers | int]) -> list[Numbers]:
+        """Draws once per sample for each (first, last): integers from first to last, int64 [B] each."""
+        if not any(isinstance(end, np.ndarray) for ends in ranges for end in ends):
+            first = self._taken(len(ranges))
+            return drawn_integers(as_words(self.seeds), self._step, first, ranges)  # type: ignore[arg-type]  # numbers
+        uniform = self.uniform(len(ranges))
+        return [
+            whole_numbers(uniform[:, number], last - first + 1) + first for number, (first, last) in enumerate(ranges)
+        ]
+
+    def orders(self, count: int) -> Numbers:
+        """Draws ``count`` times per sample: int64 [B, count], the numbers from 0 to ``count`` - 1 in random order."""
+        return drawn_orders(as_words(self.seeds), self._step, self._taken(count), count)
+
+    def weighted(self, shares: Sequence[float]) -> Numbers:
+        """Draws once per sample: int64 [B], ``k`` with the probability ``shares[k]``; they sum to 1."""
+        uniform, ends = self.uniform(1)[:, 0], np.array(list(itertools.accumulate(shares)), np.float32).tolist()
+        last = max(place for place, share in enumerate(shares) if share > 0)  # sums are rounded
+        chosen: Numbers = np.minimum(sum((uniform >= end).astype(np.int64) for end in ends), last)
+        return chosen
+
+    def branch(self, number: int) -> Draws:
+        """Returns draws for part ``number`` of the step: a step of a RandomApply draws the same, whatever is before."""
+        seeds = branch_seeds(self.seeds, number + 1)
+        return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
+
+    def of_first(self) -> Draws:
+        """Returns draws of the first sample, for draws per batch: arrays [1, ...], or [0, ...] of an empty batch."""
+        return Draws(self.seeds[:1], self._place, epoch=self._epoch)
+
+    def _taken(self, count: int) -> int:
+        """Returns the number of the next draw and advances by ``count``."""
+        first = self._used + 1
+        self._used += count
+        return first
+
+
+def whole_numbers(uniform: Floats, count: Numbers | int) -> Numbers:
+    """Converts uniform draws [0, 1) to integers 0 to ``count`` - 1, int64; the bias is below count / 2^53."""
+    return (uniform * count).astype(np.int64)
+
+
+_TRIES = 12
+"""Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
+
+
+def beta(draws: Draws, alpha: float) -> Floats:
+    """Draws Beta(alpha, alpha) per sample: float64 [B], the share of two gamma draws, compared in logarithms."""
+    logarithm = _log_gamma(draws, alpha) - _log_gamma(draws, alpha)
+    share: Floats = 1.0 / (1.0 + exp(-logarithm))
+    return share
+
+
+def dirichlet(draws: Draws, alpha: float, count: int) -> Floats:
+    """Draws from Dirichlet with ``count`` parameters alpha per sample: float64 [B, count], which sum to 1."""
+    logarithms = np.stack([_log_gamma(draws, alpha) for _ in range(count)], 1)
+    shares = exp(logarithms - logarithms.max(1, keepdims=True))
+    sums: Floats = shares / shares.sum(1, keepdims=True)
+    return sums
+
+
+def _log_gamma(draws: Draws, alpha: float) -> Floats:
+    """Draws the logarithm of Gamma(alpha) per sample: float64 [B].
+
+    Marsaglia and Tsang 2000 for alpha + 1, then times U^(1 / alpha), which holds for small alpha as well.
+    """
+    return log_gammas(draws.bits(3 * _TRIES + 1).view(np.uint64), alpha)
+
+
+def log_gammas(words: Words, alpha: float) -> Floats:
+    """Returns logarithms of Gamma(alpha), float64 [B].
+
+    Args:
+        words: uint64 [B, 3 n + 1]: of n tries the radius and the angle of a normal draw and the draw that accepts or
+            rejects it, radii first; and the draw that makes alpha of alpha + 1.
+        alpha: above 0.
+    """
+    return filled(_write_log_gammas, len(words), np.float64, words, alpha)
+
+
+@numba_compiled("void(uint64[:, ::1], float64, float64[::1])", nogil=False)
+def _write_log_gammas(words: Words, alpha: float, out: npt.NDArray[np.float64]) -> None:
+    """Writes the logarithms, each from the first try that is accepted."""
+    tries = words.shape[1] // 3
+    d = alpha + 1.0 - 1.0 / 3.0
+    for k in range(len(words)):
+        found = 0.0
+        for one in range(tries + 1):
+            at = one % tries  # the first again if all are rejected
+            radius = math.sqrt(-2.0 * math.log1p(-unit_of_word(words[k, at])))
+            normal = radius * math.cos(2.0 * math.pi * unit_of_word(words[k, tries + at]))
+            cube = (1.0 + normal / (9.0 * d) ** 0.5) ** 3
+            found = math.log(max(cube, 1e-300))
+            bound = 0.5 * normal * normal + d - d * cube + d * found
+            if one == tries or (cube > 0 and math.log1p(-unit_of_word(words[k, 2 * tries + at])) < bound):
+                break
+        out[k] = found + math.log1p(-unit_of_word(words[k, 3 * tries])) / alpha + math.log(d)
+
+
+epoch_of_loader: ContextVar[int | None] = ContextVar("epoch of the batch that a loader makes", default=None)
+"""Epoch of the batch that a loader is making in this thread; None: none is."""
+
+
+@contextmanager
+def batch_of_epoch(epoch: int) -> Iterator[None]:
+    """Sets the epoch of the batches that collates make in this thread while it runs."""
+    before = epoch_of_loader.set(epoch)
+    try:
+        yield
+    finally:
+        epoch_of_loader.reset(before)

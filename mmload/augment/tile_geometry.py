@@ -16,9 +16,8 @@ import numpy.typing as npt
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.render.motion import SCALE, SHIFT, VIEW, Motion
-from mmload.runtime.declarations import RecordArray, Signature, called, inlined, void
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import RecordArray, Signature, called, inlined, numba_compiled, void
 
 Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

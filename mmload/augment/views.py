@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.collate import Collate, PreparedBatch
-from mmload.augment.draws import branch_seeds, view_seeds
-from mmload.augment.foreign_modules import PerSample
 from mmload.augment.given_samples import given_samples
+from mmload.augment.step import branch_seeds, view_seeds
 from mmload.batch import Batch
 from mmload.errors import shown
 from mmload.runtime.host_memory import MemoryPool
@@ -108,15 +107,3 @@ def _of_view(batch: Batch, number: int) -> Batch:
     if number == 0 or batch.seeds is None:
         return batch
     return batch.replace(seeds=view_seeds(batch.seeds, number))
-
-
-def collates_of(collate: object) -> tuple[Collate, ...]:
-    """Returns the collates of Views, or a Collate as a tuple of one; an empty tuple for anything else."""
-    if isinstance(collate, Views):
-        return collate.collates
-    return (collate,) if isinstance(collate, Collate) else ()
-
-
-def has_per_sample(collate: object) -> bool:
-    """Returns whether there is a :class:`PerSample` somewhere in a collate."""
-    return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())

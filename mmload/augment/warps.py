@@ -26,11 +26,9 @@ from mmload.augment.arguments import (
     per_channel,
     span,
 )
-from mmload.augment.draws import Draws, Flags, Floats, whole_numbers
-from mmload.augment.step import LevelStep
-from mmload.render import level_program as levels
-from mmload.render.level_program import Program
-from mmload.render.plan import Plan, check_fill
+from mmload.augment.step import Draws, Flags, Floats, LevelStep, whole_numbers
+from mmload.render import level_operations as levels
+from mmload.render.plan import Plan, Program, check_fill
 from mmload.runtime.exact_math import cos, sin, solve, tan
 
 _MOST_PIXELS = 2**31 - 1

@@ -28,7 +28,7 @@ from mmload.builder.transforms import TransformChain
 from mmload.errors import BuildError, UsageError
 from mmload.runtime.resources import available_cores
 from mmload.sources import SourceSplit
-from mmload.sources.exclusion import only
+from mmload.sources.listed_split import only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord

@@ -20,8 +20,8 @@ from mmload.bench.contenders.entry import moved
 from mmload.bench.task import Task
 from mmload.errors import counted
 from mmload.render import cpu_kernels
+from mmload.runtime.files import open_regular
 from mmload.runtime.host_memory import past_caches
-from mmload.runtime.regular_files import open_regular
 from mmload.runtime.resources import in_threads
 from mmload.store.manifest import BYTES
 

@@ -18,7 +18,7 @@ import torch
 
 import mmload
 from mmload.errors import bytes_text
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.files import open_regular
 from mmload.runtime.resources import available_cores, installed_version, processor_name
 
 PACKAGES = (

@@ -283,7 +283,7 @@ def _views_of_preset(name: str, size: int | None, stored: tuple[int, int, int]) 
     Raises:
         UsageError: if the preset cannot be done to them.
     """
-    from mmload.augment.views import collates_of
+    from mmload.augment.collate import collates_of
     from mmload.batch import Batch
 
     row = Batch(images=torch.zeros((2, *stored), dtype=torch.uint8), ids=torch.arange(2), batch_size=[2])

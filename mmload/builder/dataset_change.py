@@ -28,8 +28,7 @@ from mmload.builder.shards import LISTS, BuildPaths, Chunk, write_list
 from mmload.builder.staging import Staging, owned_files, working_folder
 from mmload.errors import BuildError, StoreError, UsageError, choices
 from mmload.remote.urls import check_no_url
-from mmload.runtime.durable_files import folder_lock, remove_partials, write_atomically
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import folder_lock, read_regular, remove_partials, write_atomically
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import (

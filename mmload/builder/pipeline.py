@@ -36,7 +36,7 @@ from mmload.builder.shards import ShardPlan
 from mmload.builder.staging import listed
 from mmload.errors import BuildError, MmloadError, UsageError, counted, did_you_mean
 from mmload.records import Progress
-from mmload.runtime.numba_compile import compile_seconds
+from mmload.runtime.kernels import compile_seconds
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.resources import MOST_THREADS, available_cores
 from mmload.store.manifest import Manifest, shard_name

@@ -72,11 +72,19 @@ from mmload.records import (
     checked,
     dtype_name,
 )
-from mmload.runtime.durable_files import remove
-from mmload.sources import FetchesAhead, HasChecksums, HasNotes, KnowsBoxes, KnowsSizes, SourceSplit, find_splits
-from mmload.sources.annotation_values import finding_note
+from mmload.runtime.files import remove
+from mmload.sources import (
+    FetchesAhead,
+    HasChecksums,
+    HasNotes,
+    KnowsBoxes,
+    KnowsSizes,
+    SourceSplit,
+    find_splits,
+    finding_note,
+)
 from mmload.sources.decode import Decoder
-from mmload.sources.exclusion import remaining_splits
+from mmload.sources.listed_split import remaining_splits
 from mmload.store.manifest import (
     ORIGINS_NAME,
     PLAN_NAME,

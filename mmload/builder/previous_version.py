@@ -42,9 +42,9 @@ from mmload.builder.shards import (
 from mmload.builder.staging import dataset_at, is_up_to_date
 from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
 from mmload.records import FieldSpec, ObjectsRecord
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import read_regular
 from mmload.sources import TIME_MARK, HasChecksums, SourceSplit
-from mmload.sources.exclusion import Excluded, only
+from mmload.sources.listed_split import Excluded, only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import (

@@ -24,7 +24,7 @@ from msgspec import Meta, structs
 from mmload.errors import RecipeError, UsageError, choices, counted, parse_bytes
 from mmload.records import VARIABLE, FieldSpec, checked, has_images
 from mmload.remote.urls import Location, is_url, place
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import read_regular
 
 _WITHOUT_EFFECT = ("download", "concurrent")  # source options that do not affect the stored bytes
 _DECODE: Mapping[str, Any] = {"mode": "RGB", "exif_orient": False, "background": 255}
@@ -334,7 +334,7 @@ class BuildRecipe:
         transforms: arguments of :class:`mmload.builder.transforms.TransformChain`, in order.
         shard_bytes: upper bound on the bytes of a shard, which holds at least one row.
         shuffle_seed: None keeps the source's order; an integer shuffles the samples of each split over its rows.
-        exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.exclusion` for lists of them.
+        exclude: split -> ids of its samples to leave out; see :mod:`mmload.sources.listed_split` for lists of them.
         out: the dataset's folder, as a path or text; None until it is set.
         variable_layout: storage of variable-size images; None: all rows have one size.
         side: pixels of a side that the default transforms give; they are chosen when the source is open, by

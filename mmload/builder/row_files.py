@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import UsageError, choices, counted
-from mmload.runtime.regular_files import open_regular
-from mmload.sources.exclusion import Entry, originals_of, read_entries
+from mmload.runtime.files import open_regular
+from mmload.sources.listed_split import Entry, originals_of, read_entries
 from mmload.store.dataset import Split
 from mmload.store.row_numbers import row_numbers
 from mmload.store.row_sources import Samples

@@ -59,7 +59,7 @@ from mmload.records import (
     has_images,
 )
 from mmload.remote.urls import Location
-from mmload.runtime.durable_files import TOKEN_BYTES, sync_folder
+from mmload.runtime.files import TOKEN_BYTES, sync_folder
 from mmload.runtime.resources import in_threads
 from mmload.sources import FetchesAhead, HasChecksums, HasObjects, ReadsBlocks, SourceSplit, Splittable
 from mmload.store.checksum import crc32, file_crc32

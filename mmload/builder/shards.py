@@ -29,10 +29,8 @@ import numpy.typing as npt
 import mmload
 from mmload.errors import BuildError
 from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, FieldSpec
-from mmload.runtime.declarations import inlined
-from mmload.runtime.durable_files import TOKEN_BYTES, begin_sync, sync, sync_folder, write_atomically
-from mmload.runtime.numba_compile import numba_compiled
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import TOKEN_BYTES, begin_sync, read_regular, sync, sync_folder, write_atomically
+from mmload.runtime.kernels import inlined, numba_compiled
 from mmload.runtime.resources import installed_version
 from mmload.store.checksum import crc32
 from mmload.store.manifest import (

@@ -48,18 +48,20 @@ from mmload.builder.recipe import canonical, unlike
 from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, reported, write_blocks
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url, is_url, place
-from mmload.runtime.durable_files import (
+from mmload.runtime.files import (
     TOKEN_BYTES,
     exchange,
     folder_lock,
     is_partial,
+    is_same,
+    is_within,
     lock,
     open_lock,
+    read_regular,
     remove,
     sync_folder,
     write_atomically,
 )
-from mmload.runtime.regular_files import is_same, is_within, read_regular
 from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import (
     COMMAND,

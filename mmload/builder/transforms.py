@@ -18,8 +18,8 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from mmload.errors import RecipeError, choices
-from mmload.pictures.instance_masks import SEGMENTS, mask_of_runs, of_boxes, parts_of, runs_of_mask
-from mmload.records import PADDING, PER_BOX, VOID, Sample
+from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
+from mmload.records import PADDING, PER_BOX, SEGMENTS, VOID, Sample
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:

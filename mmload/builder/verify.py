@@ -27,7 +27,7 @@ from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.records import Progress
-from mmload.runtime.durable_files import sync_folder
+from mmload.runtime.files import sync_folder
 from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset import Dataset, Split

@@ -131,7 +131,7 @@ def check_target(name: str, path: Path | None, *inputs: str | Path | None, endin
         UsageError: if there is no such folder, the file cannot be written, it lies in one of the inputs, or its name
             has none of the endings.
     """
-    from mmload.runtime.regular_files import is_within
+    from mmload.runtime.files import is_within
 
     if path is None:
         return
@@ -159,7 +159,7 @@ def write_result(path: Path, content: str | bytes) -> None:
     Raises:
         MmloadError: if it cannot be written.
     """
-    from mmload.runtime.durable_files import write_atomically
+    from mmload.runtime.files import write_atomically
 
     try:
         write_atomically(_real(path), content)  # where a link leads, not over the link

@@ -10,8 +10,8 @@ from typing import Any
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport
-from mmload.pictures.instance_masks import SEGMENTS, parts_of
-from mmload.records import ObjectsRecord, Progress, mirrored_names
+from mmload.pictures.instance_masks import parts_of
+from mmload.records import SEGMENTS, ObjectsRecord, Progress, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
 RECIPE = "coco.toml"

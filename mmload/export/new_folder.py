@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mmload.errors import MmloadError, UsageError
-from mmload.runtime.durable_files import sync_folder
-from mmload.runtime.regular_files import is_within
+from mmload.runtime.files import is_within, sync_folder
 
 _REFUSED = frozenset('<>:"/\\|?*')
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$)\s*(\.|$)")

@@ -15,8 +15,8 @@ from mmload.errors import UsageError
 from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names
 from mmload.export.coco import check_boxes, objects_of
 from mmload.export.png_export import Exported, PngExport
-from mmload.pictures.instance_masks import SEGMENTS, parts_of
-from mmload.records import Progress
+from mmload.pictures.instance_masks import parts_of
+from mmload.records import SEGMENTS, Progress
 from mmload.store.dataset import Dataset
 
 Array = npt.NDArray[Any]

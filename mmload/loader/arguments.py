@@ -12,11 +12,10 @@ from torch.utils.data import get_worker_info
 
 from mmload.augment.arguments import torch_device
 from mmload.augment.canvas_steps import RandomShortestSize
-from mmload.augment.collate import Collate
-from mmload.augment.draws import batch_of_epoch
+from mmload.augment.collate import Collate, collates_of
 from mmload.augment.returns import Form, Returns
-from mmload.augment.step import DeclaredStep, Step
-from mmload.augment.views import Views, collates_of
+from mmload.augment.step import DeclaredStep, Step, batch_of_epoch
+from mmload.augment.views import Views
 from mmload.batch import make_batch
 from mmload.errors import UsageError, choices, did_you_mean, shown
 from mmload.loader.order import TAILS, Order, distributed_ranks

@@ -16,10 +16,9 @@ from typing import Any, Never
 import torch
 from torch.utils.data import ConcatDataset, Sampler, Subset
 
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, collates_of
 from mmload.augment.returns import Form
 from mmload.augment.step import Step
-from mmload.augment.views import collates_of
 from mmload.batch import Batch, BatchOrViews
 from mmload.errors import counted, shown
 from mmload.lazy import lazy_property

@@ -23,7 +23,7 @@ from mmload.loader import Loader
 from mmload.parity.replay import Allowance, Items, Shape, StepDraws, drawn, followable, results
 from mmload.parity.report import Tally, Verdict, apart
 from mmload.records import Progress
-from mmload.render.level_program import WARPS
+from mmload.render.level_operations import WARPS
 from mmload.store.dataset import Split
 
 ROWS = 64

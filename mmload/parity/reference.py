@@ -23,9 +23,9 @@ from torchvision.transforms.v2 import functional as F
 
 from mmload.errors import SampleError
 from mmload.interop.torchvision import torchvision_equivalent
-from mmload.pictures.instance_masks import SEGMENTS, of_boxes
-from mmload.records import PER_BOX, VOID
-from mmload.runtime.regular_files import read_regular
+from mmload.pictures.instance_masks import of_boxes
+from mmload.records import PER_BOX, SEGMENTS, VOID
+from mmload.runtime.files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.decode import FORMATS, without_png_extras
 from mmload.sources.files import RemoteFiles, local_root

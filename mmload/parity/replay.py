@@ -21,16 +21,14 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
-from mmload.augment.boxes import Trail, boxes_in, following_fields, move_fields
+from mmload.augment.boxes import Trail, boxes_in, move_fields
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
 from mmload.augment.mix import MixStep
-from mmload.augment.step import Step
+from mmload.augment.step import Draws, Step, following_fields
 from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import conversion, equivalent_of
-from mmload.render import level_program as levels
-from mmload.render.level_program import OperationSlot, Program
-from mmload.render.plan import Mixing, Plan
+from mmload.render import level_operations as levels
+from mmload.render.plan import Mixing, OperationSlot, Plan, Program
 from mmload.render.torch_sampling import Window, windows
 
 Items = dict[str, Any]

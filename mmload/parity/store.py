@@ -20,8 +20,8 @@ from mmload.errors import SampleError, SourceError, StoreError, counted
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
 from mmload.parity.report import Tally, Verdict, apart
 from mmload.records import Progress
+from mmload.runtime.files import read_regular
 from mmload.runtime.random_words import permuted
-from mmload.runtime.regular_files import read_regular
 from mmload.runtime.resources import in_threads
 from mmload.sources import SourceSplit
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit

@@ -28,8 +28,8 @@ from mmload.pictures.drawing import (
     picture,
     size_of,
 )
-from mmload.pictures.instance_masks import SEGMENTS, parts_of, rectangles_of_runs, without_padding
-from mmload.records import VOID
+from mmload.pictures.instance_masks import parts_of, rectangles_of_runs, without_padding
+from mmload.records import SEGMENTS, VOID
 
 Array = npt.NDArray[Any]
 

@@ -11,43 +11,16 @@ number of zeros, then of ones, and so on; they cover the whole image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.records import PER_BOX
+from mmload.records import PER_BOX, SEGMENTS
 
 Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
-
-SEGMENTS = (("rings", "polygons"), ("run_boxes", "runs"))
-"""Pairs of fields: one entry (index of the box, number of values) per polygon or mask, and the values of all."""
-
-_DIMENSIONS = {"rings": 2, "polygons": 2, "run_boxes": 2, "runs": 1}
-"""Dimensions of a row of each of these fields: a field of such a name with others is none of them."""
-
-ALL_SEGMENTS = "rings, polygons, run_boxes and runs"
-"""Names of these fields, for messages."""
-
-
-def segment_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns the names of the fields of :data:`SEGMENTS` that rows have, by the shape of a row of each field.
-
-    Raises:
-        ValueError: if one is there without another that it is read by: polygons have rings, runs have run boxes, and
-            datasets with run lengths have both pairs.
-    """
-    names = [name for pair in SEGMENTS for name in pair]
-    there = [name for name in names if len(shapes.get(name, ())) == _DIMENSIONS[name]]
-    if there not in ([], names[:2], names):
-        missing = ", ".join(name for name in names if name not in there)
-        raise ValueError(
-            f"masks of instances are the fields {ALL_SEGMENTS}, and {missing} are missing; have all in fields that the "
-            "dataset has, or none"
-        )
-    return there
 
 
 def mask_of_runs(runs: Array, height: int, width: int) -> Mask:

@@ -29,8 +29,7 @@ from typing import BinaryIO
 from weakref import WeakValueDictionary
 
 from mmload.errors import StoreError, UsageError, bytes_text
-from mmload.runtime.durable_files import file_lock, lock, open_lock, write_atomically
-from mmload.runtime.regular_files import open_regular, write_at
+from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_at, write_atomically
 
 NAME, OPEN, CHUNKS = "mmload-cache", "open", "chunks"
 PASSING, INCOMING = ".passing", ".incoming"

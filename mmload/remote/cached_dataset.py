@@ -18,7 +18,7 @@ from mmload.remote.chunk_files import ChunkFiles
 from mmload.remote.chunk_map import ChunkMap, FetchThreads
 from mmload.remote.chunks import Chunks, manifest_at
 from mmload.remote.object_store import Objects, check_parallel, in_parallel
-from mmload.runtime.regular_files import allow_more_files
+from mmload.runtime.files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, OpenedFile, Places

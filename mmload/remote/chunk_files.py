@@ -14,8 +14,7 @@ from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.cache_folder import CHUNKS, INCOMING, PASSING, CacheFolder
 from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan, Sums, parse_checksums
 from mmload.remote.object_store import Objects
-from mmload.runtime.durable_files import lock, open_lock, sync
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.files import lock, open_lock, open_regular, sync
 from mmload.store.checksum import crc32
 
 _DOWNLOADS = 2  # of bytes with a checksum mismatch, which may have been spoiled on their way

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.object_store import Objects
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import DatasetFile, Places
 from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, SplitRecord, file_name, loads

@@ -23,17 +23,18 @@ from mmload.records import Progress
 from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, manifest_at, parse_checksums
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
-from mmload.runtime.durable_files import (
+from mmload.runtime.files import (
     begin_sync,
     folder_lock,
     is_partial,
     lock,
     open_lock,
+    open_regular,
     remove,
     sync_folder,
+    write_at,
     write_atomically,
 )
-from mmload.runtime.regular_files import open_regular, write_at
 from mmload.store.checksum import file_crc32
 from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_files, open_again, open_folder
 from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read

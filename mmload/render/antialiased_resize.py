@@ -30,9 +30,8 @@ from mmload.render.kernel_arguments import (
     Resizes,
     steps_of,
 )
-from mmload.runtime.declarations import called, fused, inlined
-from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, USED, Arena, carve, reshaped, transpose
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, Arena, carve, reshaped, transpose
+from mmload.runtime.kernels import USED, called, fused, inlined, numba_compiled
 
 Sums = npt.NDArray[np.int32]
 

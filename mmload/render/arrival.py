@@ -11,9 +11,8 @@ import numpy as np
 
 from mmload.render.jpeg_strips import WORTH, cut_strip
 from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival, ImageLines
-from mmload.runtime.declarations import CallBy, CallC, called, inlined
-from mmload.runtime.intrinsics import USED, Arena, carve
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, carve
+from mmload.runtime.kernels import USED, CallBy, CallC, called, inlined, numba_compiled
 from mmload.runtime.resident_pages import bring_in
 from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
 

@@ -31,14 +31,12 @@ from mmload.render.kernel_arguments import (
     steps_of,
 )
 from mmload.render.warp_kernels import pack_words
-from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import (
     LINE,
     MEAN_BITS,
     MEAN_HALF,
     NEAR_WORDS,
     NEIGHBORS,
-    USED,
     Arena,
     blend_neighbors,
     carve,
@@ -48,7 +46,7 @@ from mmload.runtime.intrinsics import (
     prefetch,
     reshaped,
 )
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import USED, called, inlined, numba_compiled
 
 Columns = npt.NDArray[np.int32]
 Shorts = npt.NDArray[np.int16]

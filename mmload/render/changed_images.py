@@ -25,11 +25,10 @@ from mmload.render.kernel_arguments import (
     Records,
     steps_of,
 )
-from mmload.render.level_program import Program
-from mmload.runtime.declarations import ARENA, CallBy, RecordArray, called, void
+from mmload.render.plan import Program
 from mmload.runtime.host_memory import copied, scratch
-from mmload.runtime.intrinsics import USED, Arena, reshaped
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, reshaped
+from mmload.runtime.kernels import ARENA, USED, CallBy, RecordArray, called, numba_compiled, void
 
 _run = CallBy(RUN)
 

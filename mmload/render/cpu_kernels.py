@@ -41,9 +41,8 @@ from mmload.render.kernel_arguments import (
     Pixels,
     Resizes,
 )
-from mmload.runtime.declarations import ARENA, CallBy, inlined, void
-from mmload.runtime.intrinsics import LINE, USED, Arena, carve, colored, finish_streams, reshaped, stream
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
+from mmload.runtime.kernels import ARENA, USED, CallBy, inlined, numba_compiled, void
 
 Index = int | np.uintp
 

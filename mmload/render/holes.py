@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Holes, Pixels
-from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import USED, Arena, carve, rounded
+from mmload.runtime.intrinsics import Arena, carve, rounded
+from mmload.runtime.kernels import USED, called, inlined
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.

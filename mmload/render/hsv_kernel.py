@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
-from mmload.runtime.declarations import called
 from mmload.runtime.host_memory import constant
 from mmload.runtime.intrinsics import Arena, carve, fma, never_inline, select, stack_array
+from mmload.runtime.kernels import called
 
 HUES = 180
 """Number of hues of uint8 HSV."""

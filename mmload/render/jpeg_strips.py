@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.declarations import called, inlined
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import called, inlined, numba_compiled
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]

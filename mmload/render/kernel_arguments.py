@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.declarations import ARENA, RecordArray, inlined, void
+from mmload.runtime.kernels import ARENA, RecordArray, inlined, void
 from mmload.runtime.resident_pages import NO_FILES, FileRanges
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
@@ -265,7 +265,7 @@ class Paint(NamedTuple):
 
 
 class Operations(NamedTuple):
-    """Operations on levels, K per sample, as :class:`~mmload.render.level_program.Program` describes them.
+    """Operations on levels, K per sample, as :class:`~mmload.render.plan.Program` describes them.
 
     Attributes:
         codes: int64 [B, K].

@@ -1,4 +1,4 @@
-"""The operations of a :class:`~mmload.render.level_program.Program` on uint8 images, compiled: in place, in cache.
+"""The operations of a :class:`~mmload.render.plan.Program` on uint8 images, compiled: in place, in cache.
 
 Each gives the bits of torchvision's functional of its name on a uint8 tensor, which computes in float32 and rounds to
 levels. The arithmetic is that of torch's kernels: a blend is one product and one fused product and sum, a hue goes
@@ -12,7 +12,7 @@ import numpy as np
 
 from mmload.render.hsv_kernel import change_hsv
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, RUN, Bytes, Floats, Numbers, Operations, Records
-from mmload.render.level_program import (
+from mmload.render.level_operations import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
     BLUR,
@@ -40,9 +40,8 @@ from mmload.render.level_program import (
 )
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.warp_kernels import flip, warp_bilinear, warp_nearest
-from mmload.runtime.declarations import called, inlined
-from mmload.runtime.intrinsics import USED, Arena, carve, fma, reshaped
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, carve, fma, reshaped
+from mmload.runtime.kernels import USED, called, inlined, numba_compiled
 
 _U = np.uintp
 _F = np.float32

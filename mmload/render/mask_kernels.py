@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.render import level_program as levels
+from mmload.render import level_operations as levels
 from mmload.render.cpu_kernels import CONSTANT, reflected
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, PADDING_MODES, Bytes, Flags, Floats, Numbers
-from mmload.render.level_program import Program
-from mmload.render.plan import Plan
+from mmload.render.plan import Plan, Program
 from mmload.render.torch_sampling import Axis, axes_of
 from mmload.render.warp_kernels import flip, warp_nearest
-from mmload.runtime.declarations import ARENA, called, inlined, void
-from mmload.runtime.intrinsics import USED, Arena, carve, reshaped
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, carve, reshaped
+from mmload.runtime.kernels import ARENA, USED, called, inlined, numba_compiled, void
 
 _U = np.uintp
 

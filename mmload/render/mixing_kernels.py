@@ -14,9 +14,8 @@ import numpy as np
 from mmload.render.cpu_kernels import Index, lines_at_once
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import BYTES, OUTPUTS, Bytes, Floats, Numbers, Paint, Pixels
-from mmload.runtime.declarations import ARENA, called, void
 from mmload.runtime.intrinsics import Arena, carve, finish_streams, reshaped, rounded, stream
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import ARENA, called, numba_compiled, void
 
 _U = np.uintp
 

@@ -16,26 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.render.kernel_arguments import NEAR, Numbers
-from mmload.render.level_program import (
-    AFFINE_BILINEAR,
-    AFFINE_NEAREST,
-    FLIP_X,
-    FLIP_Y,
-    MOVES,
-    NONE,
-    Array,
-)
+from mmload.render.level_operations import AFFINE_BILINEAR, AFFINE_NEAREST, FLIP_X, FLIP_Y, MOVES, NONE, Array
 from mmload.render.plan import Plan
-from mmload.runtime.declarations import called, inlined, void
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import called, inlined, numba_compiled, void
 
 Flags = npt.NDArray[np.bool_]
 Boxes = npt.NDArray[Any]
 """Boxes [B, M, 4], x0 y0 x1 y1 in pixels, float32 or float64."""
 
 SHIFT, SCALE, VIEW = -1, -2, -3
-"""Kinds of moves beside those of :data:`~mmload.render.level_program.MOVES`: by minus two numbers x and y; by two
+"""Kinds of moves beside those of :data:`~mmload.render.level_operations.MOVES`: by minus two numbers x and y; by two
 factors, which are rounded to the dtype of the points, as torchvision does; and by a matrix of nine numbers, row by row,
 after which what is behind the point of view is far away."""
 
@@ -58,7 +49,7 @@ class Motion(NamedTuple):
 
     Attributes:
         kinds: int64 [B, S], what each is: :data:`SHIFT`, :data:`SCALE`, :data:`VIEW`, an operation of
-            :data:`~mmload.render.level_program.MOVES`, or :data:`~mmload.render.level_program.NONE`.
+            :data:`~mmload.render.level_operations.MOVES`, or :data:`~mmload.render.level_operations.NONE`.
         numbers: float64 [B, S, 9], its numbers.
         frames: float64 [B, S, 2], width and height of the frame in which a flip mirrors, and outside of which all is
             cut off after any other move; 0: nothing is.

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from mmload.render.kernel_arguments import Bytes, Floats, Numbers
-from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import Arena, carve, fma, never_inline
+from mmload.runtime.kernels import called, inlined
 
 _U = np.uintp
 _F = np.float32

@@ -8,20 +8,20 @@ that order starts a new plan. No pixel is read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.errors import counted
-from mmload.render.kernel_arguments import HOLE, Holes, Numbers, Places, Records
-from mmload.render.level_program import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOVES, Array, Program, chain
+from mmload.render.kernel_arguments import HOLE, Holes, Numbers, Operations, Places, Records
+from mmload.render.level_operations import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
 from mmload.runtime.host_memory import zeros
+from mmload.runtime.kernels import numba_compiled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +154,154 @@ class Mixing:
             return share
         x1, y1, x2, y2 = self.boxes.T
         return share * (np.float32(1) - ((x2 - x1) * (y2 - y1)).astype(np.float32) / np.float32(width * height))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationSlot:
+    """Settings that all samples share at one position of a program.
+
+    Attributes:
+        operations: codes that may occur at this position. On a device, each of them is computed for the whole batch.
+        fill: values outside of a warped image, per channel or one for all; None: 0, as torchvision has it without one.
+        mask_fill: value outside of a warped mask; 255 is void.
+        blur_radius: radius of the largest blur kernel, in pixels.
+    """
+
+    operations: frozenset[int]
+    fill: tuple[float, ...] | None = None
+    mask_fill: int = 255
+    blur_radius: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Operations of B samples, K per sample.
+
+    Attributes:
+        codes: int64 [B, K]; :data:`NONE` if a sample has no operation at a position.
+        numbers: float32 [B, K, 8], numbers of the operations.
+        slots: settings of the K positions.
+    """
+
+    codes: Array
+    numbers: Array
+    slots: tuple[OperationSlot, ...]
+
+    def for_kernels(self, channels: int) -> Operations:
+        """Returns the operations as kernels take them; a missing fill is -1."""
+        fills = [
+            (-1.0,) * channels if slot.fill is None else slot.fill * (channels // len(slot.fill)) for slot in self.slots
+        ]
+        codes, numbers = np.ascontiguousarray(self.codes), np.ascontiguousarray(self.numbers)
+        return Operations(codes, numbers, np.array(fills, np.int64).reshape(-1, channels))
+
+    @classmethod
+    def single_operation(
+        cls,
+        operation: int,
+        count: int,
+        *numbers: Array | float,
+        apply_mask: Array | None = None,
+        **settings: Any,
+    ) -> Program:
+        """Returns a program of one operation.
+
+        Args:
+            operation: its code.
+            count: number of samples.
+            numbers: its numbers, arrays [B] or one for all.
+            apply_mask: bool [B], samples that have it; None: all.
+            settings: settings of its :class:`OperationSlot`.
+        """
+        codes = np.full((count, 1), operation, np.int64)
+        values = zeros((count, 1, MOST_NUMBERS), np.float32)
+        for place, number in enumerate(numbers):
+            values[:, 0, place] = number
+        slot = OperationSlot(operations=frozenset({operation}) - {NONE}, **settings)
+        program = cls(codes=codes, numbers=values, slots=(slot,))
+        return program if apply_mask is None else program.masked(apply_mask)
+
+    @classmethod
+    def empty(cls, count: int, slots: tuple[OperationSlot, ...]) -> Program:
+        """Returns a program that does nothing."""
+        length = len(slots)
+        numbers = zeros((count, length, MOST_NUMBERS), np.float32)
+        return cls(codes=zeros((count, length), np.int64), numbers=numbers, slots=slots)
+
+    def masked(self, apply_mask: Array) -> Program:
+        """Returns a copy that does nothing for samples outside ``apply_mask`` (bool [B])."""
+        out = Program.empty(len(self.codes), self.slots)
+        _copy_slots(self.codes, self.numbers, apply_mask, 0, out.codes, out.numbers)
+        return out
+
+    @property
+    def operations(self) -> frozenset[int]:
+        """Codes that may occur at any position."""
+        return frozenset().union(*(slot.operations for slot in self.slots))
+
+
+def chain(programs: Iterable[Program]) -> Program:
+    """Concatenates programs of the same samples."""
+    parts = list(programs)
+    out, first = Program.empty(len(parts[0].codes), tuple(slot for part in parts for slot in part.slots)), 0
+    for part in parts:
+        _copy_slots(part.codes, part.numbers, _EVERY, first, out.codes, out.numbers)
+        first += len(part.slots)
+    return out
+
+
+def one_of(programs: Sequence[Program], chosen: Array) -> Program:
+    """Selects one of several programs for each sample, by its number in ``chosen`` (int64 [B]).
+
+    The result is as long as the longest of them; as all together if their warps have different fills, as a position
+    has one fill.
+    """
+    if len(_fills(slot for program in programs for slot in program.slots)) > 1:
+        return chain(program.masked(chosen == place) for place, program in enumerate(programs))
+    slots = tuple(
+        _merge_slots([slot for slot in alternatives if slot is not None])
+        for alternatives in zip_longest(*(program.slots for program in programs))
+    )
+    out = Program.empty(len(chosen), slots)
+    for place, program in enumerate(programs):
+        _copy_slots(program.codes, program.numbers, chosen == place, 0, out.codes, out.numbers)
+    return out
+
+
+def ordered(programs: Sequence[Program], order: Array) -> Program:
+    """Concatenates programs in an order per sample, int64 [B, N]: the numbers of the programs."""
+    return chain(one_of(programs, order[:, place]) for place in range(len(programs)))
+
+
+_EVERY = np.ones(0, np.bool_)
+
+
+@numba_compiled(
+    "void(int64[:, ::1], float32[:, :, ::1], boolean[::1], int64, int64[:, ::1], float32[:, :, ::1])", nogil=False
+)
+def _copy_slots(
+    codes: Array, numbers: Array, apply_mask: Array, first: int, to_codes: Array, to_numbers: Array
+) -> None:
+    """Copies the operations of the samples in ``apply_mask``, bool [B] or [0] for all, to positions from ``first``."""
+    for k in range(len(codes)):
+        if len(apply_mask) == 0 or apply_mask[k]:
+            for place in range(codes.shape[1]):
+                to_codes[k, first + place] = codes[k, place]
+                for number in range(numbers.shape[2]):
+                    to_numbers[k, first + place, number] = numbers[k, place, number]
+
+
+def _merge_slots(slots: Sequence[OperationSlot]) -> OperationSlot:
+    """Merges the slots of alternative programs."""
+    operations: frozenset[int] = frozenset().union(*(slot.operations for slot in slots))
+    fill, mask_fill = next(iter(_fills(slots)), (None, 255))
+    radius = max(slot.blur_radius for slot in slots)
+    return OperationSlot(operations=operations, fill=fill, mask_fill=mask_fill, blur_radius=radius)
+
+
+def _fills(slots: Iterable[OperationSlot]) -> set[tuple[tuple[float, ...] | None, int]]:
+    """Returns the different fills and mask fills of slots with warps."""
+    return {(slot.fill, slot.mask_fill) for slot in slots if slot.operations & WARPS}
 
 
 def check_fill(fill: tuple[float, ...], channels: int, peak: float) -> None:
@@ -537,52 +685,3 @@ def _either(first: Array | None, second: Array | None) -> Array | None:
     if first is None or second is None:
         return second if first is None else first
     return first ^ second
-
-
-_ALIGNED = 16
-
-
-class Copy(NamedTuple):
-    """Copy of a description on a device.
-
-    Attributes:
-        description: the same with tensors in place of NumPy's arrays.
-        tensors: the tensors.
-    """
-
-    description: Any
-    tensors: list[Tensor]
-
-
-def copied(value: Any, device: torch.device) -> Copy:
-    """Copies a description to ``device``: arrays become tensors, which are parts of one memory.
-
-    One copy fills it, through page-locked memory that torch keeps for that: it is queued on the caller's stream, and
-    nobody waits for it. Arrays of records, which only kernels read, stay as they are.
-    """
-    arrays: list[np.ndarray[Any, Any]] = []
-    _replaced(value, arrays.append)
-    starts = np.cumsum([0] + [-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays]).tolist()
-    packed = torch.empty(starts[-1], dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
-    memory = packed.numpy()
-    for array, start in zip(arrays, starts, strict=False):
-        memory[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    moved, tensors = packed.to(device, non_blocking=True), []
-    for array, start in zip(arrays, starts, strict=False):
-        part = moved[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype)
-        tensors.append(part.view(array.shape))
-    following = iter(tensors)
-    return Copy(_replaced(value, lambda array: next(following)), tensors)
-
-
-def _replaced(value: Any, with_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
-    """Returns a copy of dataclasses and tuples with something in place of each array, called in order."""
-    if isinstance(value, np.ndarray):
-        return value if value.dtype.names else with_array(value)
-    if isinstance(value, tuple):
-        parts = [_replaced(one, with_array) for one in value]
-        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
-    if is_dataclass(value) and not isinstance(value, type):
-        found = {one.name: _replaced(getattr(value, one.name), with_array) for one in fields(value)}
-        return replace(value, **found)
-    return value

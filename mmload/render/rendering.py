@@ -49,19 +49,15 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES
-from mmload.render.plan import (
-    Canvas,
+from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
+from mmload.render.torch_rendering import (
     Copy,
-    Mixing,
-    Padding,
-    Plan,
-    Resampling,
-    check_fill,
-    check_levels,
     copied,
-    holes_of,
+    finish_by_torch,
+    placed_window,
+    resized_batch,
+    resized_one_by_one,
 )
-from mmload.render.torch_rendering import finish_by_torch, placed_window, resized_batch, resized_one_by_one
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE

@@ -1,4 +1,4 @@
-"""Runs a :class:`~mmload.render.level_program.Program` on a whole batch by torch's operations, on any device.
+"""Runs a :class:`~mmload.render.plan.Program` on a whole batch by torch's operations, on any device.
 
 Every operation that may occur at a position is computed for the whole batch, and each sample takes its own: nothing
 waits for the device. Values run from 0 to ``white``: 255 for images that were uint8, which every operation rounds down
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, grid_sample, pad
 
-from mmload.render import level_program as levels
+from mmload.render import level_operations as levels
 from mmload.render.hsv_kernel import SECTORS, changed_hsv
-from mmload.render.level_program import LUMA_WEIGHTS, OperationSlot, Program
+from mmload.render.level_operations import LUMA_WEIGHTS
+from mmload.render.plan import OperationSlot, Program
 from mmload.runtime.host_memory import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS

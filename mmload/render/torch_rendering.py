@@ -7,16 +7,18 @@ of different sizes on a device, within one level of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mmload.render import torch_levels
 from mmload.render.holes import normals
-from mmload.render.level_program import Program
-from mmload.render.plan import Hole, Mixing, Padding, Plan, Resampling
+from mmload.render.plan import Hole, Mixing, Padding, Plan, Program, Resampling
 from mmload.render.torch_sampling import (
     Axis,
     Window,
@@ -253,3 +255,52 @@ def pasted_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
     y = torch.arange(height, device=boxes.device)[:, None]
     x = torch.arange(width, device=boxes.device)
     return (y >= y1) & (y < y2) & (x >= x1) & (x < x2)
+
+
+_ALIGNED = 16
+
+
+class Copy(NamedTuple):
+    """Copy of a description on a device.
+
+    Attributes:
+        description: the same with tensors in place of NumPy's arrays.
+        tensors: the tensors.
+    """
+
+    description: Any
+    tensors: list[Tensor]
+
+
+def copied(value: Any, device: torch.device) -> Copy:
+    """Copies a description to ``device``: arrays become tensors, which are parts of one memory.
+
+    One copy fills it, through page-locked memory that torch keeps for that: it is queued on the caller's stream, and
+    nobody waits for it. Arrays of records, which only kernels read, stay as they are.
+    """
+    arrays: list[np.ndarray[Any, Any]] = []
+    _replaced(value, arrays.append)
+    starts = np.cumsum([0] + [-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays]).tolist()
+    packed = torch.empty(starts[-1], dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
+    memory = packed.numpy()
+    for array, start in zip(arrays, starts, strict=False):
+        memory[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    moved, tensors = packed.to(device, non_blocking=True), []
+    for array, start in zip(arrays, starts, strict=False):
+        part = moved[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype)
+        tensors.append(part.view(array.shape))
+    following = iter(tensors)
+    return Copy(_replaced(value, lambda array: next(following)), tensors)
+
+
+def _replaced(value: Any, with_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
+    """Returns a copy of dataclasses and tuples with something in place of each array, called in order."""
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.names else with_array(value)
+    if isinstance(value, tuple):
+        parts = [_replaced(one, with_array) for one in value]
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {one.name: _replaced(getattr(value, one.name), with_array) for one in fields(value)}
+        return replace(value, **found)
+    return value

@@ -1,6 +1,6 @@
 """Cuts a plan's windows out of images: cropped, padded, flipped, in the images' dtype, as views where possible.
 
-Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.plan.copied`.
+Plans are those with tensors in place of arrays, on the images' device: :func:`mmload.render.torch_rendering.copied`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, Bytes, Floats, Numbers, Words
-from mmload.runtime.declarations import called, inlined
 from mmload.runtime.intrinsics import Arena, array_at, carve, fma, never_inline, pair, reshaped
+from mmload.runtime.kernels import called, inlined
 
 _U = np.uintp
 _F = np.float32
@@ -159,7 +159,7 @@ def warp_nearest(
 
     Args:
         image: uint8 [C, H, W].
-        numbers: float32 [8], as :mod:`mmload.render.level_program` has them.
+        numbers: float32 [8], as :mod:`mmload.render.level_operations` has them.
         is_perspective: whether the warp is perspective; else it is affine.
         is_fused: whether coordinates are those of torch's kernels for images; else of its operations, as of masks.
         fill: levels [C] outside of the image; -1: 0.

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from mmload.runtime.declarations import called
-from mmload.runtime.numba_compile import filled, numba_compiled
+from mmload.runtime.kernels import called, filled, numba_compiled
 
 Floats = NDArray[np.float64]
 

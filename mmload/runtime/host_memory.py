@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.runtime.intrinsics import LINE
-from mmload.runtime.numba_compile import filled, numba_compiled
+from mmload.runtime.kernels import filled, numba_compiled
 
 if TYPE_CHECKING:  # commands that build nothing do without torch
     import torch

@@ -2,7 +2,7 @@
 
 :mod:`mmload.runtime.numba_intrinsics` generates the code.
 
-A kernel that needs working memory has an argument of the type :data:`~mmload.runtime.declarations.ARENA`. What is
+A kernel that needs working memory has an argument of the type :data:`~mmload.runtime.kernels.ARENA`. What is
 carved out of it is valid until the call from Python ends, or until the kernel sets the number of used bytes back, as in
 a loop over samples. Where more is needed than there is, the arena takes twice as much from the C library.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.declarations import External, Intrinsic, called, inlined
+from mmload.runtime.kernels import MEMORY, SIZE, USED, External, Intrinsic, called, inlined
 
 LINE = 64
 """Bytes of a cache line."""
@@ -124,18 +124,10 @@ picks_any_pair: Any = Intrinsic("picks_any_pair")
 """In compiled functions, it tells whether there may be other numbers between those of a pair of ``blend_neighbors``."""
 
 Arena = npt.NDArray[np.int64]
-"""Head of an arena in kernels: the three numbers below."""
+"""Head of an arena in kernels: :data:`~mmload.runtime.kernels.MEMORY` and the numbers beside it."""
 
-MEMORY, SIZE, USED = range(3)
-"""Numbers of an arena: address and bytes of its memory, and bytes in use.
-
-Memory begins with the address of the memory before it, which was too small, or 0: what was carved out of that is valid,
-too, and places in both are different. All of it is freed when the thread ends.
-"""
-
-HEADER, _LEAST = 8, 2**18
-"""Bytes of that address, and of the first memory."""
-
+_LEAST = 2**18
+"""Bytes of the first memory of an arena."""
 _ALLOCATE = External("aligned_alloc", "uintp(uintp, uintp)")
 
 

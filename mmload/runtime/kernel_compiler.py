@@ -1,6 +1,6 @@
 """Compiles kernels to object files of plain C functions, by public interfaces of numba and llvmlite.
 
-The C function of a kernel takes the address of its record (:mod:`mmload.runtime.numba_compile`) and returns an integer.
+The C function of a kernel takes the address of its record (:mod:`mmload.runtime.kernels`) and returns an integer.
 Nothing in it allocates, counts references or raises, so it needs nothing of Python or numba: what it refers to is
 checked, and must be in the C library.
 """
@@ -18,7 +18,7 @@ from numba import types
 
 from mmload.errors import UsageError
 from mmload.runtime import numba_intrinsics
-from mmload.runtime.declarations import Intrinsic, Part, Signature
+from mmload.runtime.kernels import Intrinsic, Part, Signature
 from mmload.runtime.machine_code import processor
 
 _numba: Any = numba  # it is only partially typed

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError, choices
-from mmload.runtime.durable_files import file_lock, write_atomically
+from mmload.runtime.files import file_lock, write_atomically
 from mmload.runtime.resources import cpu_fact, processor_name
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
@@ -160,7 +160,7 @@ def _processor_digest() -> str:
 @cache
 def _sources(module: str) -> str:
     """Returns the digest of a module and all of mmload that it imports: their functions and constants are inlined."""
-    sources = {__name__: b"", "mmload.runtime.numba_compile": b""}  # these decide on no code
+    sources = {__name__: b""}  # which decides on no code
     waiting = [*(f"mmload.runtime.{name}" for name in _COMPILER), module]
     while waiting:
         name = waiting.pop()

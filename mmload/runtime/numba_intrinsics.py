@@ -16,7 +16,6 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from mmload.runtime.declarations import ARENA, Signature, Type, array_of, fields_of
 from mmload.runtime.intrinsics import (
     LINE,
     MEAN_BITS,
@@ -25,6 +24,7 @@ from mmload.runtime.intrinsics import (
     TRANSPOSED_COLUMNS,
     TRANSPOSED_ROWS,
 )
+from mmload.runtime.kernels import ARENA, Signature, Type, array_of, fields_of
 from mmload.runtime.machine_code import processor
 
 _arrayobj: Any = arrayobj  # numba is only partially typed

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmload.runtime.declarations import inlined
-from mmload.runtime.numba_compile import filled, numba_compiled
+from mmload.runtime.kernels import filled, inlined, numba_compiled
 
 GOLDEN = 0x9E3779B97F4A7C15
 """The odd increment of splitmix64, 2**64 over the golden ratio."""

@@ -21,10 +21,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.declarations import ARENA, External, Signature, called, void
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.intrinsics import USED, Arena, carve
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.intrinsics import Arena, carve
+from mmload.runtime.kernels import ARENA, USED, External, Signature, called, numba_compiled, void
 
 Numbers = Annotated[npt.NDArray[np.int64], "int64[::1]"]
 Flags = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]

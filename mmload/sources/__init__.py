@@ -20,6 +20,7 @@ A split must be a :class:`SourceSplit`. What else it may be, and what a build do
 from __future__ import annotations
 
 import inspect
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -83,6 +84,33 @@ class HasNotes(Protocol):
 
     def notes(self) -> tuple[str, ...]:
         """Returns sentences for the build's summary: what was left out and why, and what looks wrong."""
+
+
+_SHOWN = 3
+"""Examples of each kind of finding that a note names."""
+
+
+class Findings:
+    """Counts of what a reader left out, merged or guessed, by kind, with the first examples of each."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._first: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, kind: str, example: str) -> None:
+        """Counts one finding of a kind, such as "annotations without a box are left out"."""
+        self._counts[kind] += 1
+        if self._counts[kind] <= _SHOWN:
+            self._first[kind].append(example)
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns a sentence for each kind of finding."""
+        return tuple(finding_note(kind, count, self._first[kind]) for kind, count in self._counts.items())
+
+
+def finding_note(kind: str, count: int, first: Sequence[str]) -> str:
+    """Returns a sentence on all findings of a kind, with the first examples."""
+    return f"{kind}: {count:,} ({', '.join(first)}{', ...' if count > len(first) else ''})"
 
 
 @runtime_checkable

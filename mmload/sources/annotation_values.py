@@ -1,20 +1,17 @@
-"""Values of annotation files in any spelling, what their errors are about, and counts of what a reader leaves out.
+"""Values of annotation files in any spelling.
 
 Hundreds of tools write these files: the number 1 is also ``1.0``, ``"1"`` and ``"1.0"``, and what is missing is also
-``null``. All readers of annotations take their numbers and make their notes here.
+``null``. All readers of annotations take their numbers here.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from mmload.errors import shown
 
-_SHOWN = 3
 _DIGITS = re.compile(r"\s*[+-]?[0-9]+\s*")
 _INT64 = range(-(2**63), 2**63)
 _FLAGS: Mapping[str, bool] = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
@@ -59,36 +56,3 @@ def read_flag(value: object) -> bool:
     if text not in _FLAGS:
         raise ValueError(f"{shown(value)} is neither 0 nor 1")
     return _FLAGS[text]
-
-
-@contextmanager
-def naming(what: str, *caught: type[Exception], to: Callable[[str], Exception] = ValueError) -> Iterator[None]:
-    """Says before the message of an error, by default a ValueError, what it is about; raises it as another kind."""
-    kinds = caught or (ValueError,)
-    try:
-        yield
-    except kinds as error:
-        raise to(f"{what}{error}") from error
-
-
-class Findings:
-    """Counts of what a reader left out, merged or guessed, by kind, with the first examples of each."""
-
-    def __init__(self) -> None:
-        self._counts = Counter[str]()
-        self._first: dict[str, list[str]] = defaultdict(list)
-
-    def add(self, kind: str, example: str) -> None:
-        """Counts one finding of a kind, such as "annotations without a box are left out"."""
-        self._counts[kind] += 1
-        if self._counts[kind] <= _SHOWN:
-            self._first[kind].append(example)
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns a sentence for each kind of finding."""
-        return tuple(finding_note(kind, count, self._first[kind]) for kind, count in self._counts.items())
-
-
-def finding_note(kind: str, count: int, first: Sequence[str]) -> str:
-    """Returns a sentence on all findings of a kind, with the first examples."""
-    return f"{kind}: {count:,} ({', '.join(first)}{', ...' if count > len(first) else ''})"

@@ -23,9 +23,8 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from mmload.errors import RecipeError, SourceError
+from mmload.errors import RecipeError, SourceError, naming
 from mmload.records import Sample
-from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import LocalTree, read_source
 

@@ -18,11 +18,10 @@ import numpy.typing as npt
 from msgspec import Meta
 from PIL import Image
 
-from mmload.errors import RecipeError, SourceError, choices, shown
+from mmload.errors import RecipeError, SourceError, choices, naming, shown
 from mmload.pictures.instance_masks import runs_of_mask
 from mmload.records import ObjectsRecord, mirrored_names
 from mmload.sources import PathOrTable
-from mmload.sources.annotation_values import naming
 from mmload.sources.coco_annotations import (
     AnnotationFile,
     Category,

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from mmload.errors import SourceError, shown
-from mmload.sources.annotation_values import Findings, naming, read_flag, read_integer
+from mmload.errors import SourceError, naming, shown
+from mmload.sources import Findings
+from mmload.sources.annotation_values import read_flag, read_integer
 from mmload.sources.files import read_source
 from mmload.sources.list_rows import MAX_CLASSES, MAX_NUMBER
 from mmload.sources.objects import MAX_KEYPOINTS

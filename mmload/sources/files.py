@@ -25,14 +25,13 @@ from itertools import chain, product
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError
+from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageError, naming
 from mmload.lazy import lazy_property
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
 from mmload.remote.urls import PARALLEL, Location, is_url, location
-from mmload.runtime.regular_files import open_regular, read_regular
-from mmload.sources import TIME_MARK
-from mmload.sources.annotation_values import Findings, naming
+from mmload.runtime.files import open_regular, read_regular
+from mmload.sources import TIME_MARK, Findings
 from mmload.sources.decode import Decoder, describe_content, is_dark_depth, is_turned
 from mmload.store.checksum import crc32
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import read_regular
 from mmload.sources import TIME_MARK, Table, Text
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MOST_BYTES, SampleFiles

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mmload.errors import SampleError, SourceError, counted
 from mmload.remote.urls import Location
-from mmload.sources import FilePath, Fraction, Names, Seed
-from mmload.sources.annotation_values import Findings, finding_note
+from mmload.sources import FilePath, Findings, Fraction, Names, Seed, finding_note
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from mmload.errors import SourceError
+from mmload.errors import SourceError, naming
 from mmload.remote.urls import Location
-from mmload.sources.annotation_values import naming, read_integer
+from mmload.sources.annotation_values import read_integer
 from mmload.sources.listed_split import Listing
 
 Label = str | int | float | list[float] | list[str]

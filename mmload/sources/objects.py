@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from mmload.errors import naming
 from mmload.pictures.instance_masks import of_boxes
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID, ObjectsRecord
-from mmload.sources.annotation_values import naming
 from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
 from mmload.sources.files import SampleFiles
 from mmload.sources.listed_split import Beside
@@ -46,7 +46,7 @@ class ImageObjects:
         boxes: float64 [n, 4], xyxy in pixels.
         names: how messages name each.
         per_box: further fields of :data:`~mmload.records.PER_BOX` by name, [n, ...].
-        segments: fields of :data:`~mmload.pictures.instance_masks.SEGMENTS` by name.
+        segments: fields of :data:`~mmload.records.SEGMENTS` by name.
         listed: (height, width) of the image that they were drawn on; None: unknown.
     """
 

@@ -22,10 +22,9 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from mmload.errors import RecipeError, SampleError, SourceError
+from mmload.errors import RecipeError, SampleError, SourceError, naming
 from mmload.records import Sample
 from mmload.sources import Values
-from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
 from mmload.sources.listed_split import check_same_classes

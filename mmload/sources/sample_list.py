@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
+from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices, naming
 from mmload.records import VOID
 from mmload.remote.urls import Location, is_url, place
-from mmload.sources import FilePath, Fraction, Names, Seed, Text
-from mmload.sources.annotation_values import Findings, naming
+from mmload.sources import FilePath, Findings, Fraction, Names, Seed, Text
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,

@@ -19,10 +19,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.errors import SampleError
+from mmload.errors import SampleError, naming
 from mmload.lazy import lazy_property
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
-from mmload.sources.annotation_values import naming
 from mmload.sources.decode import Decoder
 from mmload.sources.files import RemoteFiles, SampleFiles
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing

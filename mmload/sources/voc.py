@@ -22,10 +22,10 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from msgspec import Meta
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, shown
+from mmload.errors import RecipeError, SampleError, SourceError, choices, naming, shown
 from mmload.records import CLIPPED, VOID
-from mmload.sources import Names, Table
-from mmload.sources.annotation_values import Findings, naming, read_flag, read_integer, read_number
+from mmload.sources import Findings, Names, Table
+from mmload.sources.annotation_values import read_flag, read_integer, read_number
 from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, inner_name, read_text
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_names, note_doubles, size_of

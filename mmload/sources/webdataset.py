@@ -22,10 +22,9 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from mmload.errors import RecipeError, SourceError
+from mmload.errors import RecipeError, SourceError, naming
 from mmload.remote.urls import PARALLEL, Location
-from mmload.sources import Fraction, Names, Seed, Table, Text
-from mmload.sources.annotation_values import Findings, naming
+from mmload.sources import Findings, Fraction, Names, Seed, Table, Text
 from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import (
     EXTENSIONS,

@@ -23,9 +23,10 @@ import numpy.typing as npt
 import yaml
 from msgspec import Meta
 
-from mmload.errors import SourceError, choices, shown
+from mmload.errors import SourceError, choices, naming, shown
 from mmload.records import ObjectsRecord, mirrored_names
-from mmload.sources.annotation_values import Findings, naming, read_integer
+from mmload.sources import Findings
+from mmload.sources.annotation_values import read_integer
 from mmload.sources.decode import Decoder, describe_content
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, read_text
 from mmload.sources.list_rows import MAX_CLASSES

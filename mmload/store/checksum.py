@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.files import open_regular
 
 try:
     from isal.isal_zlib import crc32

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.records import FieldSpec
-from mmload.runtime.regular_files import allow_more_files, open_regular
+from mmload.runtime.files import allow_more_files, open_regular
 from mmload.runtime.resources import free_memory
 from mmload.store.checksum import crc32
 from mmload.store.manifest import BYTES, FILE_NAME, META_NAME, OFFSETS, FileRecord, Manifest, files_of, tensordict_meta

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, StoreError, VersionError, one_line, shown
 from mmload.records import FieldSpec, ObjectsRecord
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import read_regular
 from mmload.store.checksum import crc32
 
 BYTES, OFFSETS, SIZES, ENCODINGS = "bytes", "offsets", "sizes", "encodings"

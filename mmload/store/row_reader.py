@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from mmload.errors import DamagedError, MmloadError
 from mmload.lazy import lazy_property
-from mmload.pictures.instance_masks import SEGMENTS, parts_fault
-from mmload.records import PADDING, VARIABLE, FieldSpec
-from mmload.runtime.declarations import External
+from mmload.pictures.instance_masks import parts_fault
+from mmload.records import PADDING, SEGMENTS, VARIABLE, FieldSpec
 from mmload.runtime.host_memory import sections_of, zeros
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import External, numba_compiled
 from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, row_map
 from mmload.store.manifest import (
     BYTES,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mmload.errors import DamagedError, StoreError
-from mmload.runtime.regular_files import read_regular
+from mmload.runtime.files import read_regular
 from mmload.store.manifest import FILE_NAME, MOST_BYTES, VERSIONS, Manifest, VersionRecord, loads, read
 
 BUILD = "build"

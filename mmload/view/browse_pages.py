@@ -23,8 +23,8 @@ from mmload.errors import MmloadError, SampleError, UsageError, choices, one_lin
 from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, name_of_target, shown_classes
 from mmload.pictures.drawing import data_url, encoded, name_of
 from mmload.records import has_images
-from mmload.sources.exclusion import originals_of
 from mmload.sources.files import inner_name
+from mmload.sources.listed_split import originals_of
 from mmload.store.dataset import Dataset, Split, cells_of_rows, class_field, labels_of, members_of
 from mmload.view.marks import REASONS, Marks
 

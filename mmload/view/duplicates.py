@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from mmload.runtime.declarations import inlined
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import inlined, numba_compiled
 from mmload.runtime.resources import in_threads
 
 SIDE = 16

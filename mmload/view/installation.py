@@ -16,7 +16,7 @@ import psutil
 import mmload
 from mmload.errors import bytes_text, counted
 from mmload.runtime import machine_code
-from mmload.runtime.regular_files import open_regular
+from mmload.runtime.files import open_regular
 from mmload.runtime.resident_pages import can_populate, needs_reads
 from mmload.runtime.resources import (
     allowed_memory,

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmload.errors import MmloadError, one_line
-from mmload.runtime.durable_files import file_lock, remove_partials, write_atomically
-from mmload.runtime.regular_files import read_regular
-from mmload.sources.exclusion import MOST_BYTES, Entry, entries_in, line_of, listed
+from mmload.runtime.files import file_lock, read_regular, remove_partials, write_atomically
+from mmload.sources.listed_split import MOST_BYTES, Entry, entries_in, line_of, listed
 
 REASONS = ("wrong label", "broken", "duplicate", "other")
 

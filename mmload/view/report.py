@@ -17,7 +17,7 @@ from PIL import Image
 from mmload.errors import one_line
 from mmload.records import Progress, has_images
 from mmload.runtime.resources import in_threads
-from mmload.sources.exclusion import line_of
+from mmload.sources.listed_split import line_of
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split, labels_of
 from mmload.view.duplicates import SIDE, Copies, Floats, Numbers, copies, groups, reduce

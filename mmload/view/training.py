@@ -15,8 +15,7 @@ from torch import nn
 import mmload.augment
 from mmload.augment import Mosaic, Normalize, Views
 from mmload.augment.collate import Collate
-from mmload.augment.draws import sample_seeds
-from mmload.augment.step import AfterStep, Step
+from mmload.augment.step import AfterStep, Step, sample_seeds
 from mmload.batch import Batch, fields_of
 from mmload.errors import UsageError, did_you_mean
 from mmload.pictures.contact_sheet import SHOWN, Cell, cells_of, contact_sheet

@@ -26,12 +26,11 @@ from mmload.augment import (
     Resize,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import plan_for
+from mmload.augment.step import Draws, plan_for
 from mmload.batch import Batch
-from mmload.render.plan import Plan, copied
+from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
-from mmload.render.torch_rendering import resized_batch
+from mmload.render.torch_rendering import copied, resized_batch
 from mmload.render.torch_sampling import windows
 
 

@@ -23,10 +23,9 @@ from mmload.augment import (
     RandomVerticalFlip,
     Resize,
 )
-from mmload.augment.boxes import Trail, drop_boxes, following_fields, with_following
+from mmload.augment.boxes import Trail, drop_boxes
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import Step
+from mmload.augment.step import Draws, Step, following_fields, with_following
 from mmload.batch import Batch, fields_of
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.render.plan import Plan

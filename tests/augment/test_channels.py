@@ -10,7 +10,7 @@ from torch import nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import batch_of_epoch
+from mmload.augment.step import batch_of_epoch
 from mmload.batch import Batch
 
 COUNT = 5

@@ -23,8 +23,7 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import plan_for
+from mmload.augment.step import Draws, plan_for
 from mmload.batch import Batch
 
 LARGE, TINY = (3, 80, 90), (3, 20, 24)

@@ -24,7 +24,7 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.batch import Batch, fields_of
 from mmload.remote.opening import open as open_dataset
 

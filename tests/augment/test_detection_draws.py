@@ -17,7 +17,7 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.boxes import boxes_in
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.render.plan import Plan
 
 

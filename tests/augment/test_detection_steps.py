@@ -28,7 +28,7 @@ from mmload.augment import (
     ScaleJitter,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.render.plan import Plan
 
 FILL = (123, 117, 104)

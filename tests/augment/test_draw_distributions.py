@@ -35,8 +35,8 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, whole_numbers
 from mmload.augment.mix import MixChoice, MixStep
+from mmload.augment.step import Draws, whole_numbers
 from mmload.batch import Batch
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.render.plan import Plan

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmload.augment import RandomHorizontalFlip, sample_seeds, view_seeds
-from mmload.augment.draws import Draws, beta, seeds_of, whole_numbers
-from mmload.augment.step import plan_for
+from mmload.augment.step import Draws, beta, plan_for, seeds_of, whole_numbers
 from mmload.runtime.random_words import mix_tensor, mixed
 
 MASK = (1 << 64) - 1

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmload.augment import AlternatingHorizontalFlip, RandomResizedCrop
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, batch_of_epoch, epoch_of_loader
+from mmload.augment.step import Draws, batch_of_epoch, epoch_of_loader
 from mmload.augment.views import Views
 from mmload.batch import Batch
 

@@ -20,8 +20,7 @@ from mmload.augment import (
     RandomVerticalFlip,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import plan_for
+from mmload.augment.step import Draws, plan_for
 from mmload.render.torch_sampling import windows
 
 Shape = tuple[int, int, int]

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from mmload.augment import RandomHSV, sample_seeds
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.render import level_program as levels
-from mmload.render.level_program import MOST_NUMBERS, Program
-from mmload.render.plan import Plan, copied
+from mmload.augment.step import Draws
+from mmload.render import level_operations as levels
+from mmload.render.level_operations import MOST_NUMBERS
+from mmload.render.plan import Plan, Program
 from mmload.render.torch_levels import run_program
+from mmload.render.torch_rendering import copied
 
 
 def all_colors(step: int) -> Tensor:

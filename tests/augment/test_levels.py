@@ -16,11 +16,10 @@ from torchvision import tv_tensors
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import LevelStep, plan_for
+from mmload.augment.step import Draws, LevelStep, plan_for
 from mmload.batch import Batch
 from mmload.parity.replay import Allowance, changed
-from mmload.render.level_program import Program
+from mmload.render.plan import Program
 
 COUNT = 12
 

@@ -30,8 +30,8 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, log_gammas
 from mmload.augment.mix import MixStep, mixed_targets
+from mmload.augment.step import Draws, log_gammas
 from mmload.batch import Batch
 
 

@@ -24,7 +24,7 @@ from mmload.augment import (
     RandomResizedCrop,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.batch import Batch
 
 STILL: dict[str, Any] = {"translate": 0.0, "scale": 0.0}

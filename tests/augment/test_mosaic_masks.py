@@ -17,7 +17,7 @@ from test_mosaic import ALL, batch_of, drawn, rows_of
 from mmload import Loader
 from mmload.augment import BoxRule, CopyPaste, Mosaic, RandomHorizontalFlip, sample_seeds
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.batch import Batch
 from mmload.pictures.instance_masks import mask_of_runs, runs_of_mask
 from mmload.remote.opening import open as open_dataset

@@ -20,7 +20,7 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.batch import Batch
 
 cv2 = pytest.importorskip("cv2", reason="opencv-python-headless is not installed")

@@ -13,7 +13,7 @@ from written_datasets import sparse_dataset
 import mmload
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.augment.views import Views
 from mmload.batch import Batch
 from mmload.loader import Loader

@@ -24,8 +24,7 @@ from mmload.augment import (
     sample_seeds,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
-from mmload.augment.step import Step
+from mmload.augment.step import Draws, Step
 from mmload.batch import Batch
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import Window, windows

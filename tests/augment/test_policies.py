@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws, dirichlet, whole_numbers
 from mmload.augment.policies import AUGMIX, AUTO_AUGMENT, RAND_AUGMENT, TRIVIAL_AUGMENT_WIDE
 from mmload.augment.policies import POLICIES as PAIRS
-from mmload.augment.step import plan_for
+from mmload.augment.step import Draws, dirichlet, plan_for, whole_numbers
 from mmload.batch import Batch
 from mmload.render.rendering import Rendering
 

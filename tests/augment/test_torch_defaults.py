@@ -12,7 +12,7 @@ from test_channels import batch, collate_of, plain_fill
 
 from mmload import Collate, Loader
 from mmload.augment import policies
-from mmload.augment.draws import batch_of_epoch
+from mmload.augment.step import batch_of_epoch
 from mmload.batch import Batch
 from mmload.runtime import host_memory
 from mmload.store.dataset import Dataset

@@ -9,8 +9,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from mmload.augment import RandomCrop, RandomResizedCrop
-from mmload.augment.draws import Draws, sample_seeds
-from mmload.augment.step import Step
+from mmload.augment.step import Draws, Step, sample_seeds
 from mmload.render.plan import Plan
 
 SIZES = torch.tensor([(256, 341), (341, 256), (256, 256), (256, 900), (700, 60), (20, 31)]).repeat(500, 1)

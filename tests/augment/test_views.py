@@ -21,8 +21,7 @@ from mmload.augment import (
     Views,
     view_seeds,
 )
-from mmload.augment.collate import Collate
-from mmload.augment.views import collates_of
+from mmload.augment.collate import Collate, collates_of
 from mmload.batch import Batch, fields_of
 
 COUNT = 7

@@ -31,7 +31,7 @@ from mmload.augment import (
     RandomVerticalFlip,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.batch import Batch
 from mmload.render.plan import Plan
 

@@ -12,8 +12,7 @@ from torchvision.transforms import v2
 
 from mmload import presets
 from mmload.augment import CenterCrop, CutMix, Normalize
-from mmload.augment.collate import Collate
-from mmload.augment.views import collates_of
+from mmload.augment.collate import Collate, collates_of
 from mmload.bench.ceilings import ceiling_entries
 from mmload.bench.contender_server import ContenderServer, check_batch
 from mmload.bench.contenders import entries

@@ -16,7 +16,7 @@ from mmload.builder.planned_build import fingerprint
 from mmload.builder.shards import made_by
 from mmload.builder.staging import MARK
 from mmload.errors import BuildError
-from mmload.runtime.durable_files import exchange, remove
+from mmload.runtime.files import exchange, remove
 from mmload.store.manifest import read
 
 

@@ -20,7 +20,7 @@ from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging
 from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError
-from mmload.runtime import durable_files
+from mmload.runtime import files
 
 UPDATE = UpdateOptions()
 CHANGES = {
@@ -127,7 +127,7 @@ def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, sour
 def test_a_kill_while_a_manifest_is_kept_leaves_nothing_in_the_dataset(squares, source, monkeypatch):
     change(source)
     with monkeypatch.context() as patch:
-        sync, dataset_files, moving = durable_files.sync, staging.dataset_files, []
+        sync, dataset_files, moving = files.sync, staging.dataset_files, []
 
         def listed(manifest):
             moving.append(manifest)
@@ -135,12 +135,12 @@ def test_a_kill_while_a_manifest_is_kept_leaves_nothing_in_the_dataset(squares, 
 
         def killed(file):
             if moving:
-                patch.setattr(durable_files.Path, "unlink", lambda *_, **__: None)
+                patch.setattr(files.Path, "unlink", lambda *_, **__: None)
                 raise Killed
             sync(file)
 
         patch.setattr(staging, "dataset_files", listed)
-        patch.setattr(durable_files, "sync", killed)
+        patch.setattr(files, "sync", killed)
         with pytest.raises(Killed):
             update(squares)
     update(squares)

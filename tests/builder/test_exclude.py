@@ -25,7 +25,7 @@ from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import BuildRecipe, from_mapping
 from mmload.errors import RecipeError
 from mmload.remote.opening import open as open_dataset
-from mmload.sources import exclusion
+from mmload.sources import listed_split
 
 
 def ids(out: Path, split: str = "train") -> list[str]:
@@ -220,7 +220,7 @@ def test_an_excluded_sample_that_is_gone_is_a_note_of_an_update(source, tmp_path
     assert not update(made, exclude=listed).needed
 
 
-def test_an_update_names_an_exclusion_that_never_was_a_sample(source, tmp_path):
+def test_an_update_names_an_listed_split_that_never_was_a_sample(source, tmp_path):
     made = recipe(source, tmp_path / "out", exclude={"train": ["class0/1.png"]})
     build(made)
     (source / "class0" / "1.png").unlink()
@@ -260,6 +260,6 @@ def test_every_name_as_a_list_has_it_is_found_again(tmp_path):
     out = tmp_path / "out"
     build(
         recipe(photos, out),
-        exclude=excluding(tmp_path, *(exclusion.listed(f"a/{name}") for name in ("\udce9\\1.png", "\\\udce9.png"))),
+        exclude=excluding(tmp_path, *(listed_split.listed(f"a/{name}") for name in ("\udce9\\1.png", "\\\udce9.png"))),
     )
     assert ids(out) == ["a/00.png", "a/\\x41.png"]

@@ -26,8 +26,8 @@ from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, made_by
 from mmload.builder.staging import Staging
 from mmload.errors import BuildError, SampleError, UsageError
-from mmload.runtime import durable_files
-from mmload.runtime.durable_files import lock
+from mmload.runtime import files
+from mmload.runtime.files import lock
 from mmload.store.manifest import read
 
 
@@ -99,7 +99,7 @@ def test_parts_in_any_order_and_again_make_the_bytes_of_one_build(job: BuildReci
 
 
 def test_parts_at_once_several_of_the_same_number(job: BuildRecipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable_files, "os", os)  # without a wait for the disk one in five leaves a folder set aside
+    monkeypatch.setattr(files, "os", os)  # without a wait for the disk one in five leaves a folder set aside
     parts = ["1/2", "2/2", "1/2", "2/2", "1/1", "2/3"]
     with ThreadPoolExecutor(len(parts)) as pool:
         assert len(list(pool.map(lambda part: build_part(job, part, threads=1), parts))) == len(parts)

@@ -22,7 +22,7 @@ from mmload.builder.pipeline import build, build_part
 from mmload.builder.recipe import square
 from mmload.builder.staging import MARK, Staging
 from mmload.errors import BuildError
-from mmload.runtime.durable_files import exchange, folder_lock
+from mmload.runtime.files import exchange, folder_lock
 from mmload.store.manifest import read
 
 

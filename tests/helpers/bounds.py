@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from mmload.runtime import numba_compile
+from mmload.runtime import kernels
 
 BOUNDS_CHECK = os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 
@@ -21,4 +21,4 @@ def check_bounds() -> None:
         _CHECKED.append(c_function(compile_.__self__, compile_.__self__.signature))
         return int(_CHECKED[-1].address)
 
-    numba_compile.load = load
+    kernels.load = load

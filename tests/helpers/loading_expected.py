@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.collate import Collate
-from mmload.augment.draws import batch_of_epoch
 from mmload.augment.mix import MixStep
+from mmload.augment.step import batch_of_epoch
 from mmload.batch import fields_of, make_batch
 
 Fields = dict[str, Tensor]

@@ -18,7 +18,7 @@ from variable_datasets import some_images, variable_dataset
 import mmload
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import batch_of_epoch, sample_seeds
+from mmload.augment.step import batch_of_epoch, sample_seeds
 from mmload.batch import Batch
 from mmload.loader import Loader
 from mmload.loader.orders import by_aspect

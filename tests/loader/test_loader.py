@@ -21,7 +21,7 @@ from written_datasets import of_tensors
 import mmload
 from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.augment.draws import sample_seeds
+from mmload.augment.step import sample_seeds
 from mmload.batch import Batch
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square

@@ -28,7 +28,7 @@ from mmload.augment import (
     Views,
 )
 from mmload.augment.collate import Collate
-from mmload.augment.draws import sample_seeds
+from mmload.augment.step import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
 from mmload.render.kernel_arguments import ImageLines

@@ -31,7 +31,7 @@ from mmload.augment import (
     ScaleJitter,
     Views,
 )
-from mmload.augment.draws import sample_seeds
+from mmload.augment.step import sample_seeds
 from mmload.batch import Batch
 from mmload.errors import DamagedError, UsageError
 from mmload.loader import tiers

@@ -30,9 +30,9 @@ from mmload.augment import (
     Resize,
 )
 from mmload.augment.collate import Collate, PreparedBatch
-from mmload.augment.draws import Draws
+from mmload.augment.step import Draws
 from mmload.parity import replay
-from mmload.render import level_program as levels
+from mmload.render import level_operations as levels
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering

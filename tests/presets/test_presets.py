@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 from mmload import Collate, Loader, presets, torchvision_equivalent
 from mmload import open as open_dataset
 from mmload.augment import AlternatingHorizontalFlip, Normalize, Views
-from mmload.augment.views import collates_of
+from mmload.augment.collate import collates_of
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.store.dataset import Split

@@ -22,7 +22,7 @@ import mmload
 from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
 from mmload.remote import chunk_map
 from mmload.remote.copies import push
-from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.files import lock, open_lock
 from mmload.store.dataset import Dataset
 
 pytestmark = pytest.mark.usefixtures("fresh_caches")

@@ -15,7 +15,7 @@ from mmload.builder.verify import verify
 from mmload.errors import DamagedError, MmloadError, RemoteError, StoreError, UsageError
 from mmload.remote import copies, object_store
 from mmload.remote.copies import MARK, pull, push
-from mmload.runtime.durable_files import lock, open_lock
+from mmload.runtime.files import lock, open_lock
 from mmload.store.dataset import Dataset
 
 

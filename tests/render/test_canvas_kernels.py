@@ -11,8 +11,8 @@ import pytest
 
 from mmload.render.canvas_kernels import paint
 from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, PLANES, TILE, ImageLines
-from mmload.runtime import kernel_compiler, machine_code, numba_compile, numba_intrinsics
-from mmload.runtime.numba_compile import Kernel
+from mmload.runtime import kernel_compiler, kernels, machine_code, numba_intrinsics
+from mmload.runtime.kernels import Kernel
 
 Array = npt.NDArray[Any]
 
@@ -86,7 +86,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield paint
         return
     monkeypatch.setattr(numba_intrinsics, "_has_avx512", lambda: False)
-    monkeypatch.setattr(numba_compile, "load", lambda symbol, compile_: machine_code._link(compile_(), symbol))
+    monkeypatch.setattr(kernels, "load", lambda symbol, compile_: machine_code._link(compile_(), symbol))
     kernel_compiler._compiled.cache_clear()  # what was compiled with AVX-512
     yield Kernel(paint.function, PAINT, nogil=True)  # type: ignore[attr-defined]  # a kernel
     kernel_compiler._compiled.cache_clear()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mmload.render import rendering as made
 from mmload.render.kernel_arguments import PADDING_MODES, ImageLines, written
-from mmload.render.level_program import FLIP_X, INVERT, Program
-from mmload.render.plan import Mixing, Padding, Plan
+from mmload.render.level_operations import FLIP_X, INVERT
+from mmload.render.plan import Mixing, Padding, Plan, Program
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
 

@@ -11,8 +11,8 @@ from level_runs import ran as all_ran
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from mmload.render import level_program as levels
-from mmload.render.level_program import MOST_NUMBERS
+from mmload.render import level_operations as levels
+from mmload.render.level_operations import MOST_NUMBERS
 
 Made = tuple[int, tuple[float, ...], Callable[[Tensor], Tensor]]
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.draws import sample_seeds
+from mmload.augment.step import sample_seeds
 from mmload.batch import Batch, make_batch
-from mmload.render import level_program as levels
-from mmload.render.plan import Plan, copied
+from mmload.render import level_operations as levels
+from mmload.render.plan import Plan
 from mmload.render.torch_levels import warped
+from mmload.render.torch_rendering import copied
 from mmload.render.torch_sampling import on_canvas, picked
 
 COUNT, HEIGHT, WIDTH = 24, 37, 53

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmload.render.holes import normal_line, normals
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 
 
 @numba_compiled("void(uint64, uint64, int64, float32[::1])")

@@ -8,10 +8,10 @@ import torch
 from level_runs import ran
 from test_level_kernels import EXACT, pictures
 
-from mmload.render import level_program as levels
+from mmload.render import level_operations as levels
 from mmload.render import torch_levels
-from mmload.render.level_program import OperationSlot, Program, chain, one_of
-from mmload.render.plan import copied
+from mmload.render.plan import OperationSlot, Program, chain, one_of
+from mmload.render.torch_rendering import copied
 
 COUNT = 6
 WARP = (0.9137, -0.2171, 3.113, 0.1531, 1.1017, -4.371)

@@ -12,11 +12,10 @@ from device_batches import batch_for, batch_of
 from every_step import CLASSES, PUBLIC_STEPS, SIDE, STEPS
 
 from mmload import augment, presets
-from mmload.augment.collate import Collate
-from mmload.augment.draws import batch_of_epoch, view_seeds
-from mmload.augment.views import collates_of
+from mmload.augment.collate import Collate, collates_of
+from mmload.augment.step import batch_of_epoch, view_seeds
 from mmload.batch import Batch, fields_of
-from mmload.render.plan import copied
+from mmload.render.torch_rendering import copied
 
 COUNT = 8
 CPU, META = torch.device("cpu"), torch.device("meta")

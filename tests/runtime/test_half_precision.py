@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmload.render.kernel_arguments import BITS
 from mmload.runtime.intrinsics import rounded
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import numba_compiled
 
 SIGNATURES = {
     torch.float16: "void(float32[::1], int16[::1])",

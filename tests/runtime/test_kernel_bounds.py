@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from bounds import BOUNDS_CHECK
 
-from mmload.runtime.declarations import called, inlined
 from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.intrinsics import finish_streams, stream
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import called, inlined, numba_compiled
 
 TESTS = Path(__file__).parents[1]
 CHECKED = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mmload.runtime.regular_files import open_regular, read_regular
+from mmload.runtime.files import open_regular, read_regular
 
 
 def test_a_regular_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from mmload.sources.annotation_values import Findings, read_flag, read_integer, read_number
+from mmload.sources import Findings
+from mmload.sources.annotation_values import read_flag, read_integer, read_number
 
 
 @pytest.mark.parametrize("value", [1, 1.0, "1", "1.0", " 1 ", "1e0", "+1"])

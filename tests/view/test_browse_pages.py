@@ -21,7 +21,7 @@ from python_datasets import MADE
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.augment.draws import sample_seeds
+from mmload.augment.step import sample_seeds
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe
 from mmload.cli.options import training_of

@@ -14,7 +14,7 @@ from PIL import Image
 
 from mmload.augment import RandomCrop, RandomHorizontalFlip
 from mmload.augment.collate import Collate
-from mmload.sources.exclusion import read_entries
+from mmload.sources.listed_split import read_entries
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,8 @@ from picture_folders import ODD_NAMES
 from mmload.builder.pipeline import build
 from mmload.errors import MmloadError
 from mmload.remote.opening import open as open_dataset
-from mmload.runtime import durable_files
-from mmload.sources.exclusion import read_entries
+from mmload.runtime import files
+from mmload.sources.listed_split import read_entries
 from mmload.view.marks import Marks
 
 ROWS = 100
@@ -75,7 +75,7 @@ def test_a_mark_that_cannot_be_saved_is_not_shown(tmp_path: Path, monkeypatch: p
     def full(file: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable_files, "sync", full)
+    monkeypatch.setattr(files, "sync", full)
     with pytest.raises(MmloadError, match=r"\(No space left on device\); nothing was saved"):
         marks.set("a/2.png", "train", "broken", alone=True)
     assert marks.current().reason("a/2.png", "train") is None
@@ -95,9 +95,9 @@ def test_a_list_that_cannot_be_read_is_an_error_and_stays(tmp_path: Path) -> Non
 
 def test_a_file_that_another_process_keeps_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = Marks(tmp_path / "m.txt", Path("photos"))
-    monkeypatch.setattr(durable_files, "LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.0)
     with (
-        durable_files.file_lock(tmp_path / ".m.txt.lock"),
+        files.file_lock(tmp_path / ".m.txt.lock"),
         pytest.raises(MmloadError, match=r"another process holds .*\.m\.txt\.lock, .*; nothing was saved"),
     ):
         marks.set("a/1.png", "train", "broken", alone=True)

@@ -22,7 +22,7 @@ from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, square
 from mmload.cli.options import training_of
 from mmload.remote.opening import open as open_dataset
-from mmload.runtime import durable_files
+from mmload.runtime import files
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 from mmload.view.report import class_rows, report
@@ -245,7 +245,7 @@ def test_report_page_is_written_completely_or_not_at_all(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(durable_files, "sync", full)
+        patched.setattr(files, "sync", full)
         done = mmload("report", dataset.path, "-o", link)
     assert complaint(done, 1) == f"mmload: cannot write {link} (No space left on device)"
     assert out.read_text() == "an earlier page"

@@ -20,13 +20,12 @@ from torchvision.io import ImageReadMode, decode_image, read_file
 from torchvision.transforms import v2
 
 from mmload.augment import AlternatingHorizontalFlip, RandomHorizontalFlip
-from mmload.augment.collate import Collate
-from mmload.augment.views import collates_of
+from mmload.augment.collate import Collate, collates_of
 from mmload.bench.contenders.entry import Contender, ContenderEntry, moved
 from mmload.bench.task import EPOCH, Task
 from mmload.errors import SourceError, UsageError, counted
 from mmload.interop.torchvision import torchvision_equivalent
-from mmload.runtime.regular_files import open_regular, read_regular
+from mmload.runtime.files import open_regular, read_regular
 from mmload.sources.cifar import read_plain_pickle
 
 PREFETCH = 2

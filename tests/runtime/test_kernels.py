@@ -18,10 +18,9 @@ import pytest
 from forked_program import run_program
 
 from mmload.errors import UsageError
-from mmload.runtime import durable_files, machine_code, numba_compile
-from mmload.runtime.declarations import ARENA, CallBy, RecordArray, Signature, void
+from mmload.runtime import files, kernels, machine_code
 from mmload.runtime.intrinsics import carve
-from mmload.runtime.numba_compile import Kernel, numba_compiled
+from mmload.runtime.kernels import ARENA, CallBy, Kernel, RecordArray, Signature, numba_compiled, void
 
 PROGRAM = """
 import sys
@@ -34,8 +33,8 @@ print(values.tolist(), "mmload.runtime.kernel_compiler" in sys.modules)
 """
 
 SOURCE = """
-from mmload.runtime.declarations import inlined
-from mmload.runtime.numba_compile import numba_compiled
+from mmload.runtime.kernels import inlined
+from mmload.runtime.kernels import numba_compiled
 
 @inlined
 def twice(value):
@@ -83,7 +82,7 @@ def test_the_symbol_of_a_kernel_changes_with_all_that_decides_on_its_code(monkey
     read, plain = machine_code._source, run_operations.function
     before = machine_code.symbol_of(plain, "void(int64)")
     assert machine_code.symbol_of(plain, "void(int32)") != before
-    decisive = ("render.warp_kernels", "render.level_program", "runtime.declarations", "runtime.kernel_compiler")
+    decisive = ("render.warp_kernels", "render.level_operations", "runtime.kernels", "runtime.kernel_compiler")
     for changed in (*decisive, "augment.collate", "augment.mix"):
         one = f"mmload.{changed}"
         monkeypatch.setattr(machine_code, "_source", lambda name, one=one: read(name) + b"#" * (name == one))
@@ -117,7 +116,7 @@ def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch
         running.wait(0.1)
         return ABSOLUTE
 
-    monkeypatch.setattr(numba_compile, "load", load)
+    monkeypatch.setattr(kernels, "load", load)
     kernel = Kernel(lambda value: None, Signature("int64", ("int64",)), nogil=True)
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(kernel, range(20)))
@@ -125,16 +124,16 @@ def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_kernel_that_is_loaded_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba_compile, "load", lambda symbol, compile_: ABSOLUTE)
+    monkeypatch.setattr(kernels, "load", lambda symbol, compile_: ABSOLUTE)
     kernel = Kernel(lambda value: None, Signature("int64", ("int64",)), nogil=True)
     assert kernel.address == ABSOLUTE
-    with ThreadPoolExecutor(1) as pool, numba_compile._loading:  # as a thread holds it that compiles another kernel
+    with ThreadPoolExecutor(1) as pool, kernels._loading:  # as a thread holds it that compiles another kernel
         assert pool.submit(lambda: kernel.address).result(timeout=10) == ABSOLUTE
 
 
 def test_a_process_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine_code, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(durable_files, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.05)
     monkeypatch.setattr(machine_code, "_announce", lambda: None)
 
     assert machine_code._object_file("kernel", lambda: b"code") == b"code"
@@ -297,7 +296,7 @@ def test_a_process_that_is_forked_while_a_kernel_is_loaded_loads_others(monkeypa
             ends.wait(20)
         return ABSOLUTE
 
-    monkeypatch.setattr(numba_compile, "load", load)
+    monkeypatch.setattr(kernels, "load", load)
     slow, quick = (Kernel(lambda value: None, Signature("int64", (kind,)), nogil=True) for kind in ("int64", "float64"))
     thread = threading.Thread(target=slow, args=(1,))
     thread.start()
@@ -326,4 +325,4 @@ def test_a_damaged_file_of_the_cache_is_compiled_again(folder: Path, tmp_path: P
 def test_a_python_without_the_interpreter_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     with pytest.raises(UsageError, match="set PYTHON_GIL=1"):
-        runpy.run_path(numba_compile.__file__)
+        runpy.run_path(kernels.__file__)

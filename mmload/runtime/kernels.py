@@ -1,5 +1,8 @@
 """Functions that numba compiles: declared here without numba, and called as plain C functions.
 
+First stands what kernels are declared with: types, signatures, and the functions that they call. Then the kernel, and
+the record that it takes.
+
 Their machine code comes with the package or from a cache (:mod:`mmload.runtime.machine_code`). numba is imported only
 where neither has it: a kernel is then compiled by its first call.
 
@@ -13,26 +16,162 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from functools import cache, partial, update_wrapper
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mmload.errors import UsageError
 from mmload.lazy import lazy_property
-from mmload.runtime.declarations import ARENA, Part, Signature, Type, array_of, fields_of
-from mmload.runtime.intrinsics import HEADER, MEMORY, USED
 from mmload.runtime.machine_code import load, symbol_of
-
-R = TypeVar("R")
 
 if not getattr(sys, "_is_gil_enabled", lambda: True)():  # kernels and counts rely on the lock
     raise UsageError("mmload needs Python's interpreter lock, without which this Python runs: set PYTHON_GIL=1")
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+ARENA = "arena"
+"""Type of the argument of kernels that need working memory: an arena of :mod:`mmload.runtime.intrinsics`, which is
+added to the arguments of each call from Python."""
+
+_TYPE = re.compile(r"\w+(?:\[[:, 1]+\])?")
+
+
+@dataclass(frozen=True)
+class RecordArray:
+    """Type of a contiguous array of records.
+
+    Attributes:
+        dtype: dtype of a record.
+        ndim: number of dimensions.
+    """
+
+    dtype: np.dtype[Any]
+    ndim: int = 1
+
+
+Type = str | RecordArray | type
+"""Type of an argument; a string is a number or array in numba's notation, such as ``"uint8[:, ::1]"``, or ARENA.
+
+A class is that of a named tuple, whose fields are annotated by :data:`typing.Annotated` with their types; ``int``,
+``float`` and ``bool`` need no more.
+"""
+
+_PLAIN = {int: "int64", float: "float64", bool: "boolean"}
+
+
+@cache
+def fields_of(kind: type) -> tuple[Type, ...]:
+    """Returns the types of the fields of a named tuple."""
+    hints = get_type_hints(kind, include_extras=True).values()
+    return tuple(hint.__metadata__[-1] if hasattr(hint, "__metadata__") else _PLAIN.get(hint, hint) for hint in hints)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Types of what a kernel takes and returns.
+
+    Attributes:
+        result: type of the result: void, an integer or a boolean.
+        arguments: types of the arguments.
+    """
+
+    result: str
+    arguments: tuple[Type, ...]
+
+    @classmethod
+    def parsed(cls, text: str) -> Signature:
+        """Returns the signature in a text such as ``"void(uint8[:, ::1], int64)"``."""
+        result, *arguments = _TYPE.findall(text)
+        return cls(result, tuple(arguments))
+
+
+def array_of(kind: str | RecordArray) -> tuple[Any, int, bool]:
+    """Returns the dtype of a number or array, its number of dimensions, and whether it is contiguous."""
+    if isinstance(kind, RecordArray):
+        return kind.dtype, kind.ndim, True
+    dtype, _, sides = kind.partition("[")
+    return dtype, sides.count(":") - sides.count("::"), "::1" in sides
+
+
+def void(*arguments: Type) -> Signature:
+    """Returns the signature of a kernel that returns nothing."""
+    return Signature("void", arguments)
+
+
+class Part:
+    """Function that kernels call, and that is compiled with them; from Python it is the plain function.
+
+    Args:
+        function: the plain function.
+        options: arguments of numba's ``njit``.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        update_wrapper(self, function)
+        self.function, self.options = function, options
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def inlined(function: F) -> F:
+    """Marks a function that is inlined into compiled ones."""
+    return cast(F, Part(function, inline="always"))
+
+
+def called(function: F) -> F:
+    """Marks a function that compiled ones call: compiled once for all of them, which saves time for long functions."""
+    return cast(F, Part(function))
+
+
+def fused(function: F) -> F:
+    """Acts as :func:`called`, but lets a product and a sum be rounded once: for floats that are exact integers."""
+    return cast(F, Part(function, fastmath={"contract"}))
+
+
+class Intrinsic:
+    """Function that only kernels can call: one of :mod:`mmload.runtime.numba_intrinsics`, or made by one of it.
+
+    Args:
+        name: its name there.
+        parts: arguments of the function that makes it; none: it is there as it is.
+    """
+
+    def __init__(self, name: str, *parts: Any) -> None:
+        self.name, self.parts = name, parts
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise RuntimeError(f"{self.name} is for compiled functions only")
+
+
+External = partial(Intrinsic, "external")
+"""``External(name, signature)`` is a function of the C library; the signature is in numba's notation."""
+
+CallC = partial(Intrinsic, "call_c")
+"""``call = CallC(signature)`` lets kernels call the C function at an address: ``call(address, arguments)``.
+
+So they call functions of libraries that are found at run time.
+"""
+
+CallBy = partial(Intrinsic, "call_by")
+"""``call = CallBy(signature, ...)`` lets kernels call a kernel of one of the signatures: ``call(address, arguments)``.
+
+Kernels that call each other by address are not compiled anew into each other. A function that calls another is compiled
+together with it, each time for several seconds if that one is large. An address is an argument at run time, so it costs
+nothing to compile. The types of the arguments must be those of a signature; the caller must make sure that a kernel of
+this signature is at the address.
+"""
 
 
 class Kernel(Part, Generic[R]):
@@ -64,7 +203,7 @@ class Kernel(Part, Generic[R]):
 
     @property
     def address(self) -> int:
-        """Address at which other kernels call it, by :class:`~mmload.runtime.declarations.CallBy`."""
+        """Address at which other kernels call it, by :class:`CallBy`."""
         if not self._address:  # else no lock, which another thread may hold while it compiles
             with _loading:
                 self._address = self._address or load(self.symbol, self.compile)
@@ -80,9 +219,9 @@ class Kernel(Part, Generic[R]):
         began, collects = time.perf_counter(), gc.isenabled()
         gc.disable()  # in numba's many objects it finds nothing, and takes a quarter of the time
         try:
-            from mmload.runtime.kernel_compiler import compile_object  # imports numba
-
-            return compile_object(self, self.signature, self.symbol)
+            compiler = import_module("mmload.runtime.kernel_compiler")  # imports numba, and this file
+            made: bytes = compiler.compile_object(self, self.signature, self.symbol)
+            return made
         finally:
             if collects:
                 gc.enable()
@@ -183,8 +322,19 @@ def _checked(array: np.ndarray, dtype: np.dtype[Any], ndim: int) -> np.ndarray:
     return array
 
 
+MEMORY, SIZE, USED = range(3)
+"""Numbers of an arena: address and bytes of its memory, and bytes in use.
+
+Memory begins with the address of the memory before it, which was too small, or 0: what was carved out of that is valid,
+too, and places in both are different. All of it is freed when the thread ends.
+"""
+
+HEADER = 8
+"""Bytes of that address."""
+
+
 class _Arena:
-    """Arena of a thread: the numbers of :data:`mmload.runtime.intrinsics.Arena`."""
+    """Arena of a thread: the numbers from :data:`MEMORY` on."""
 
     def __init__(self) -> None:
         self.head = (ctypes.c_int64 * 3)()
