@@ -77,7 +77,7 @@ def _chosen(entries: Sequence[ContenderEntry], loaders: str | None) -> list[Cont
     words = [word.strip().lower() for word in loaders.split(",") if word.strip()]
     chosen = [entry for entry in entries if any(word in f"{entry.group} {entry.name}".lower() for word in words)]
     if not chosen:
-        names = ", ".join(entry.name for entry in entries)
+        names = "; ".join(entry.name for entry in entries)
         raise UsageError(f"--loaders is {loaders!r}, and no loader has that in its name; there are: {names}")
     return chosen
 
@@ -131,8 +131,8 @@ def cache_of(rows: Sequence[Row], options: BenchOptions) -> tuple[str, str]:
 
 def notes_of(rows: Sequence[Row], options: BenchOptions, seconds: float) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
-    disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
-    late = ", ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
+    disturbed = "; ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
+    late = "; ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
     notes = []
     if disturbed:
         notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")

@@ -161,7 +161,7 @@ class Task:
         spec = self.rows.fields["images"]
         if not self.variable_size:
             return "rows of " + " x ".join(map(str, spec.shape))
-        return f"--layout variable, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB a row"
+        return f"--layout variable, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB per row"
 
     @property
     def repeats(self) -> int:

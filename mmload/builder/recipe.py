@@ -86,7 +86,7 @@ class RunOptions:
     processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
     on_error: OnError = _how("A sample that cannot be read: fail, or skip it.", "fail")
     max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
-    exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
+    exclude: Path | None = _what("A list of samples to leave out, one per line; see mmload browse.", metavar="FILE")
     engine: Literal["local", "ray"] = _cluster(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )

@@ -123,7 +123,7 @@ def _next(out: Path, split: str, recipe: BuildRecipe) -> Iterator[str]:
     """Yields what to type next, for a dataset and its first split."""
     loaded = f'mmload.open({json.dumps(str(out), ensure_ascii=False)})["{split}"]'
     if recipe.variable_layout is not None:
-        yield "  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch"
+        yield "  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # makes images of one size"
         yield f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ..."
         return
     if recipe.kind == "imagefolder" and isinstance(recipe.root, Path):

@@ -135,8 +135,8 @@ def _lines_of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     size = stored if split["subset_of"] is None else f"a subset of {split['subset_of']}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
-        mean = f", {spec['row_bytes'] / 1024:,.1f} KiB per row" if "encoding" in spec else ""
-        yield f"    {field:<10} {field_text(spec)}{mean}"
+        mean = f"{spec['row_bytes'] / 1024:,.1f} KiB" if spec["row_bytes"] >= 1024 else f"{spec['row_bytes']} B"
+        yield f"    {field:<10} {field_text(spec)}" + (f", {mean} per row" if "encoding" in spec else "")
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
         yield f"    mean {decimals(split['mean'])}   std {decimals(split['std'])}"

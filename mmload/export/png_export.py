@@ -167,7 +167,8 @@ class PngExport:
 def check_installed(module: str, extra: str) -> None:
     """Raises UsageError if a package is not installed."""
     if find_spec(module) is None:
-        raise UsageError(f"{module} is not installed; in a clone of mmload run: pip install '.[{extra}]'")
+        need = f"an export to {extra} needs {module}, which is not installed"
+        raise UsageError(f"{need}; in a clone of mmload run: pip install '.[{extra}]'")
 
 
 def without_surrogates(text: str) -> str:

@@ -35,32 +35,44 @@ _MOVED_LIMIT = 1e-3  # pixels
 _PADDED_LIMIT = 1.001  # pixels, of images that torchvision's CenterCrop pads
 
 
-def check_stored(
+def check_lists(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[list[Verdict], list[int]]:
+    """Compares order, classes and labels of all rows of a split with its source; decodes nothing.
+
+    Returns:
+        The verdicts, and for each row the index of its sample; -1 where the source has no such sample.
+
+    Raises:
+        SourceError: if the source has none of the split's samples.
+        StoreError: if the dataset cannot be read.
+    """
+    ordered, found = _check_order(split, source, recipe)
+    folder = _class_folder(source, recipe)
+    return [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)], found
+
+
+def check_rows(
     split: Split,
     source: SourceSplit,
     recipe: Mapping[str, Any],
+    found: Sequence[int],
     *,
     rows: int | None,
     seed: int,
     threads: int | None = None,
     progress: Callable[[str], Progress] | None = None,
 ) -> list[Verdict]:
-    """Compares a split with its source: decodes some rows, or all, and looks at order, classes and labels of all.
+    """Compares pixels and other fields of some rows, or all, with their samples, decoded again.
 
     Raises:
         UsageError: if the recipe has no torchvision equivalent.
-        SourceError: if the source has none of the split's samples.
         StoreError: if the dataset cannot be read.
     """
-    ordered, found = _check_order(split, source, recipe)
-    folder = _class_folder(source, recipe)
-    verdicts = [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)]
     chosen = _chosen(source, found, rows, seed)
     references = ReferenceMaker(source, recipe)
     what = f"comparing rows of {split.name} with the photographs, decoded again"
     report = None if progress is None else progress(what)
     compared = in_threads(chosen, partial(_compare_row, split, references, found, recipe), threads)
-    return verdicts + _verdicts(split.name, compared, len(chosen), report)
+    return _verdicts(split.name, compared, len(chosen), report)
 
 
 def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:

@@ -115,6 +115,6 @@ def test_table_and_record_say_the_layout(task: Task) -> None:
     settings = settings_of(task, options()) | {"cache": "warm"}
     record = Record(settings=settings, machine={}, versions={}, rows=[])
     encoding = task.rows.fields["images"].encoding
-    assert record.settings["layout"] == f"--layout variable, {encoding}, {task.row_bytes / 1000:.1f} kB a row"
+    assert record.settings["layout"] == f"--layout variable, {encoding}, {task.row_bytes / 1000:.1f} kB per row"
     assert record.settings["stored"] == [3, None, None]
     assert " ".join(report_text(record).split()).startswith(f"{record.settings['layout']}, resized-crop 24, flip")
