@@ -101,9 +101,6 @@ from mmload.store.versions import with_version
 SAMPLES_OF_ESTIMATE = 32
 """Number of samples for an estimate, evenly spread over a split."""
 
-_PAGES = (65536, 16384, 4096)
-_SMALL_SHARE = 0.01  # of a row's bytes
-_LOSS = 8  # padding to page boundaries may take an eighth of a shard's rows
 _MARGIN = 1.1  # shards are planned for rows that are larger than those of the estimate
 
 Progress = Callable[[int, int], None]
@@ -298,7 +295,7 @@ class PlannedBuild:
 
     def _division_of(self, name: str) -> ShardDivision | None:
         """Returns the division of the samples to build of a split; None if it has no rows and gets none."""
-        split, variable, most = self.splits.get(name), self.recipe.variable_layout, self.recipe.shard_bytes
+        split, variable = self.splits.get(name), self.recipe.variable_layout
         kept = None if self.previous is None else self.previous.splits[name].kept_split
         if split is None:
             return None if kept is None else ShardDivision(kept.record.fields, 0, kept.record.shard_samples, [])
@@ -308,12 +305,8 @@ class PlannedBuild:
             fields = fields_of(name, split, self.chain, self.skip, variable, self._tried)
             fields = fields if self.previous is None else self.previous.splits[name].with_added(fields)
         size = row_size(split, self.chain, fields, variable, self._tried)
-        if kept is not None:
-            samples = kept.record.shard_samples
-        elif variable is None:
-            samples = samples_per_shard(len(split), fields, most)
-        else:
-            samples = max(1, int(most / (_MARGIN * size)))  # shards may be larger
+        planned = row_bytes(fields) if variable is None else _MARGIN * size  # shards of variable sizes may be larger
+        samples = max(1, int(self.recipe.shard_bytes / planned)) if kept is None else kept.record.shard_samples
         first = self.plan.get("folders", {}).get(name, 0)
         return ShardDivision(fields, size, samples, plan_shards(name, len(split), samples, first))
 
@@ -483,27 +476,6 @@ def plan_shards(name: str, samples: int, shard_samples: int, first: int = 0) -> 
         ShardPlan(split=name, index=index, start=start, stop=min(start + shard_samples, samples))
         for index, start in enumerate(range(0, samples, shard_samples), first)
     ]
-
-
-def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
-    """Returns the samples per shard of a split.
-
-    If there are several shards, files are multiples of a page where that costs at most an eighth of the rows: then they
-    can be mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
-    KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
-    pages, the images have priority.
-    """
-    most = max(1, shard_bytes // row_bytes(fields))
-    if most >= samples:
-        return most
-    fixed = [spec for spec in fields.values() if not spec.is_list]
-    large = [spec for spec in fixed if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
-    for specs in (large, [fields["images"]] if "images" in fields else []):
-        for page in _PAGES if specs else ():
-            step = max(page // math.gcd(page, spec.row_bytes) for spec in specs)
-            if most % step <= most // _LOSS:
-                return most - most % step
-    return most
 
 
 def fields_of(
