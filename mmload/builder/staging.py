@@ -415,13 +415,12 @@ _DIFFERENCES = {
     "recipe": "of another recipe ({})",
     "fingerprint": "of a source that has changed since",
     "versions": "by other packages ({}), which may make other pixels",
-    "probe": "of a source with other pixels in files of equal names, sizes and times",
 }
 
 
 def _unlike_begun(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     """Formats how an unfinished build differs from a planned one."""
-    key = next((key for key in _DIFFERENCES if begun.get(key) != plan.get(key)), "probe")
+    key = next((key for key in _DIFFERENCES if begun.get(key) != plan.get(key)), "fingerprint")
     difference = unlike(begun[key], plan[key]) if key in ("recipe", "versions") else ""
     return _DIFFERENCES[key].format(difference)
 
