@@ -445,10 +445,12 @@ def _with_counts(read: Sample, done: Sample) -> Sample:
 
 
 def _check_sizes(sample: Sample) -> None:
-    """Checks that no field is empty, and that a mask has its image's size: else the crops would not match."""
+    """Checks that no field is empty, boxes are a list, and a mask has its image's size: else crops would not match."""
     for name, tensor in sample.fields.items():
         if not tensor.numel() and name not in sample.lists:
             raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
+    if "boxes" in sample.fields and "boxes" not in sample.lists:
+        raise SampleError(sample.id, "boxes is not among the lists of its source; give boxes without padding as a list")
     images, masks = sample.fields.get("images"), sample.fields.get("masks")
     if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:
         (height, width), (rows, columns) = images.shape[-2:], masks.shape[-2:]

@@ -20,7 +20,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, ShardPlan
 from mmload.builder.transforms import TransformChain
-from mmload.errors import BuildError, RecipeError
+from mmload.errors import BuildError, RecipeError, SampleError
 from mmload.records import DTYPES, Sample
 
 
@@ -130,6 +130,19 @@ def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
     )
     with pytest.raises(RecipeError, match=message):
         rows_of(Featured(dtype, other))
+
+
+class Padded(Tiny):
+    """Rows of a source of another package, with boxes that it does not call a list."""
+
+    def read(self, index: int) -> Sample:
+        sample = super().read(index)
+        return Sample(sample.id, {**sample.fields, "boxes": torch.zeros(2, 4), "counts": torch.tensor(1)}, sample.size)
+
+
+def test_boxes_that_are_no_list_are_refused() -> None:
+    with pytest.raises(SampleError, match="give boxes without padding as a list"):
+        fields_of("train", Padded(3), TransformChain(()), False)
 
 
 def test_what_is_written_to_the_disk_ahead_is_the_same(
