@@ -11,10 +11,8 @@ import io
 import os
 import posixpath
 import stat
-import struct
 import threading
 import unicodedata
-import zipfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -515,8 +513,6 @@ def _tensor_in(data: bytes) -> Tensor:
     """Returns the tensor in the bytes of a ``.pt`` file; raises ValueError, to follow its name."""
     import torch
 
-    if _unpacked(data) > len(data):
-        raise ValueError("is compressed, which torch.save never does; save the tensor with torch.save")
     try:
         tensor: Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
@@ -531,15 +527,3 @@ def _tensor_in(data: bytes) -> Tensor:
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
         raise ValueError(f"claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()
-
-
-def _unpacked(data: bytes) -> int:
-    """Returns the number of bytes that a zip archive says it unpacks to; 0 if the data is no archive.
-
-    Those of ``torch.save`` are not compressed: together they are smaller than the file. 3 MB could unpack to 3 GB.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError):  # the second: unknown kinds
-        return 0
