@@ -176,8 +176,6 @@ class PlannedBuild:
         if self.previous is not None:
             self.splits, compared = self.previous.compare(recipe, self.splits)
             self.plan |= compared
-            for text in self.previous.notes(self.plan["fingerprint"]):
-                self._note(text)
 
     def _note(self, text: str) -> None:
         if self._on_note is not None and text:
@@ -250,7 +248,7 @@ class PlannedBuild:
             BuildError: if there is something that may not be replaced.
         """
         if self.previous is not None:
-            return self.previous.up_to_date_manifest(self.plan, overwrite=overwrite, skip=self.skip)
+            return self.previous.up_to_date_manifest(self.plan, skip=self.skip)
         manifest = dataset_at(self._place)
         self._replaces = None if manifest is None else manifest.contents
         is_there = manifest is not None and is_up_to_date(

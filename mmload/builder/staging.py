@@ -474,10 +474,16 @@ def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, ove
     if overwrite:
         _check_replaceable(out, manifest)
         return False
-    if (unlike := _unlike(manifest, plan, skip)) is None:
+    skipped = sum(split.skipped_count for split in manifest.splits.values())
+    if (was := canonical(manifest.recipe)) != plan["recipe"]:
+        found = f"was built by another recipe ({unlike(was, plan['recipe'])}); "
+    elif manifest.fingerprint != plan["fingerprint"]:
+        found = "its source has changed since; run mmload update to build only what has changed, or "
+    elif skipped and not skip:
+        found = f"left out {counted(skipped, 'sample')} that could not be read; add --on-error skip to accept that, or "
+    else:
         return True
-    replace = "use mmload build --overwrite" if UPDATES in plan else "add --overwrite"
-    raise BuildError(f"{out} exists and {unlike}{replace} to build it again")
+    raise BuildError(f"{out} exists and {found}add --overwrite to build it again")
 
 
 def _check_replaceable(out: Path, manifest: Manifest) -> None:
@@ -509,18 +515,6 @@ def dataset_at(out: Path) -> Manifest | None:
         raise BuildError(
             f"{out} exists and is not a dataset that can be read ({error}); choose another place, or remove it"
         ) from error
-
-
-def _unlike(manifest: Manifest, plan: Mapping[str, Any], skip: bool) -> str | None:
-    """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
-    if (was := canonical(manifest.recipe)) != plan["recipe"]:
-        return f"was built by another recipe ({unlike(was, plan['recipe'])}); "
-    if manifest.fingerprint != plan["fingerprint"]:
-        return "its source has changed since; run mmload update to build only what has changed, or "
-    skipped = sum(split.skipped_count for split in manifest.splits.values())
-    if skipped and not skip:
-        return f"left out {counted(skipped, 'sample')} that could not be read; add --on-error skip to accept that, or "
-    return None
 
 
 def listed(names: list[str]) -> str:
