@@ -216,7 +216,7 @@ class PlannedBuild:
         if staging_folder(self._place).exists():
             with suppress(BuildError, StoreError), Staging(self._place, shared=shared) as staging:
                 begun = unfinished_plan(self._place)
-                if not begun or (has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents):
+                if has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents:
                     staging.discard()  # else another build or an update goes on with it
         remove_set_aside(staging_folder(self._place))
 
