@@ -34,6 +34,7 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
+    has_classes,
     json_lines,
     origins_lines,
     skipped_in,
@@ -102,12 +103,6 @@ class UpdateOptions:
 # What a source says of its splits.
 
 
-def _has_classes(fields: Mapping[str, FieldSpec]) -> bool:
-    """Returns whether each row has a class."""
-    targets = fields.get("targets")
-    return targets is not None and targets.dtype == "int64" and targets.shape == ()
-
-
 def _keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
     """Returns whether rows mean the same by the source's description of a split now: its classes, keypoints and flip.
 
@@ -118,9 +113,9 @@ def _keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
     if (len(before.keypoints), before.flip) != (len(now.keypoints), now.flip):
         return False
     classes, fields = tuple(split.classes), record.built_fields
-    if "targets" in fields and not _has_classes(fields):
+    if "targets" in fields and not has_classes(fields):
         return classes == record.classes
-    common = min(len(classes), len(record.classes)) if _has_classes(fields) else len(record.classes)
+    common = min(len(classes), len(record.classes)) if has_classes(fields) else len(record.classes)
     return classes[:common] == record.classes[:common]
 
 
@@ -233,7 +228,7 @@ def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
 
 def classes_of(split: Split) -> Numbers:
     """Reads the class of each row, int64 [rows]; [0] if they have none. It imports torch."""
-    if not _has_classes(split.record.fields):
+    if not has_classes(split.record.fields):
         return np.empty(0, np.int64)
     targets: Numbers = split.reader.gather("targets", np.arange(len(split))).numpy()
     return targets
