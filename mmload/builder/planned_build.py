@@ -262,7 +262,7 @@ class PlannedBuild:
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        with _advised(self.plan):
+        with self._advised():
             divisions = {name: self._division_of(name) for name in self._listed_splits}
         return {name: division for name, division in divisions.items() if division is not None}
 
@@ -312,9 +312,21 @@ class PlannedBuild:
             root=self.recipe.root,
             tried=self._tried,
         )
+        with self._advised():
+            engine.build_shards(job, missing, self._on_progress)
+
+    @contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Adds to the error of a sample how its build or update can be resumed, or an update gives way to a build."""
+        again = "build again with --overwrite" if self.previous is None else "run the update again"
         try:
-            with _advised(self.plan):
-                engine.build_shards(job, missing, self._on_progress)
+            yield
+        except SampleError as error:
+            raise SampleError(
+                error.sample,
+                f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
+                "finished shards)",
+            ) from error
         except RecipeError as error:
             if self.previous is None:
                 raise
@@ -582,20 +594,6 @@ def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
 
 def _text_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-@contextmanager
-def _advised(plan: Mapping[str, object]) -> Iterator[None]:
-    """Adds to the error of a sample how its build or update can be resumed."""
-    again = "run the update again" if UPDATES in plan else "build again with --overwrite"
-    try:
-        yield
-    except SampleError as error:
-        raise SampleError(
-            error.sample,
-            f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
-            "finished shards)",
-        ) from error
 
 
 def _most_skipped(most: int | str, samples: int, skip: bool) -> int:
