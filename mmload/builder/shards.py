@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -191,16 +191,11 @@ class Chunk:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     origins: list[SampleOrigin] = field(default_factory=list)
 
-    @property
-    def statistics(self) -> Statistics:
-        """Statistics of the rows."""
-        import torch
-        from torch import Tensor
 
-        targets, classes = self.fields.get("targets"), list[int]()
-        if isinstance(targets, Tensor) and targets.ndim == 1 and targets.dtype == torch.int64:
-            classes = targets.tolist()
-        return Statistics.of_rows(self.origins, lambda row: self.samples[row][0], classes)
+def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether each row has a class."""
+    targets = fields.get("targets")
+    return targets is not None and targets.dtype == "int64" and targets.shape == ()
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -390,7 +385,8 @@ class ShardWriter:
             for name, rows in chunk.fields.items():
                 self._append(name, rows)
         self._summary.skipped += len(chunk.skipped)
-        self._summary.statistics.add(chunk.statistics)
+        classes = cast("Tensor", chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
+        self._summary.statistics.add(Statistics.of_rows(chunk.origins, lambda row: chunk.samples[row][0], classes))
         self._rows += len(chunk.samples)
 
     def _append(self, name: str, rows: Tensor | VariableRows) -> None:
