@@ -68,7 +68,7 @@ class Objects:
 
     def __init__(self, url: str) -> None:
         self.location = location(url)
-        self._check_process()
+        check_process()
         _obstore()
 
     @property
@@ -157,7 +157,7 @@ class Objects:
 
     def _tried(self, name: str, verb: str, do: Callable[[Any, str], T]) -> T:
         """Calls ``do``. obstore retries refused, failed and interrupted requests."""
-        self._check_process()
+        check_process()
         try:
             return do(_store(self.location.scheme, self.location.bucket), self.location.key(name))
         except Exception as error:
@@ -173,14 +173,18 @@ class Objects:
         reason = _reason(error)
         return RemoteError(f"cannot {verb} {where} ({reason}){_advice(reason, error)}")
 
-    @staticmethod
-    def _check_process() -> None:
-        """Raises UsageError in a forked process: it has no threads of obstore, and a request would wait forever."""
-        if os.getpid() != _process():
-            raise UsageError(
-                "object storage was used before this process was forked; start processes by spawn or forkserver "
-                "(multiprocessing_context='spawn' of a DataLoader)"
-            )
+
+def check_process() -> None:
+    """Checks that this process was not forked after it used object storage: it has neither threads nor free locks.
+
+    Raises:
+        UsageError: in a forked process, where a request would wait forever.
+    """
+    if os.getpid() != _process():
+        raise UsageError(
+            "object storage was used before this process was forked; start processes by spawn or forkserver "
+            "(multiprocessing_context='spawn' of a DataLoader)"
+        )
 
 
 def _found(meta: Any, prefix: str) -> Found:
