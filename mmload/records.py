@@ -229,7 +229,8 @@ class Sample:
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another
             format, or a transform changed the pixels.
-        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample.
+        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample:
+            boxes and what belongs to each, and others.
         checksum: checksum of its files, of the bytes that were read; "": its source has not counted it.
     """
 

@@ -223,9 +223,6 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""
 
-COLUMN = "column"
-"""Key of a plan that adds a field: what is added."""
-
 PARTS = "parts"
 """Folder of the shards that are being written, inside that of their build."""
 

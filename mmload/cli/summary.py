@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MOST_LEFT_OUT = 0.1
 """Share of the samples of a split that may be left out without a warning."""
 
-_SHOWN_SECONDS = 0.05
 _WIDTH = 80
 _REASONS = 3
 _CLASSES = 6
@@ -40,8 +39,7 @@ def _build_text(report: BuildReport) -> str:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
     shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
-    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
-    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
+    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s)"
     resumed = f", {earlier:,} from an earlier run" if earlier else ""
     return f"built {report.out}: {rate}{_skipped(report)}{resumed}"
 
