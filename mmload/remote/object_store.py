@@ -16,13 +16,10 @@ from datetime import timedelta
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mmload.errors import RemoteError, RemoteMissingError, UsageError
 from mmload.remote.urls import location
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,19 +138,14 @@ class Objects:
         Raises:
             RemoteError: if the store cannot be listed.
         """
-        prefix = self.location.prefix
-
-        def read(store: ObjectStore, key: str) -> list[Found]:
-            """Reads the complete list, as a list that broke off cannot be continued."""
-            listed = (_found(meta, prefix) for meta in _obstore().list(store, prefix=prefix or None).collect())
-            return [found for found in listed if found.name]
-
-        try:
-            return self._tried("", "list", read)
+        try:  # the complete list at once, as one that broke off cannot be continued
+            listed = self._tried("", "list", lambda store, key: _obstore().list(store, prefix=key or None).collect())
         except RemoteMissingError:
             if self.location.scheme == "file":
                 return []  # a folder that is not there
             raise
+        found = (_found(meta, self.location.prefix) for meta in listed)
+        return [each for each in found if each.name]
 
     def _tried(self, name: str, verb: str, do: Callable[[Any, str], T]) -> T:
         """Calls ``do``. obstore retries refused, failed and interrupted requests."""
