@@ -29,13 +29,14 @@ from typing import Annotated, Any, cast
 
 from msgspec import Meta
 
-from mmload.builder.planned_build import PlannedBuild, Progress
+from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import Previous, UpdateOptions
 from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, check_values, recipe_of
 from mmload.builder.shard_job import Engine, OnProgress, ShardJob
 from mmload.builder.shards import ShardPlan
 from mmload.builder.staging import listed
 from mmload.errors import BuildError, MmloadError, UsageError, counted, did_you_mean
+from mmload.records import Progress
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.resources import MOST_THREADS, available_cores
 from mmload.store.manifest import Manifest, shard_name

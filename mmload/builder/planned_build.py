@@ -66,6 +66,7 @@ from mmload.records import (
     LIST,
     VARIABLE,
     FieldSpec,
+    Progress,
     checked,
     dtype_name,
 )
@@ -100,9 +101,6 @@ SAMPLES_OF_ESTIMATE = 32
 """Number of samples for an estimate, evenly spread over a split."""
 
 _MARGIN = 1.1  # shards are planned for rows that are larger than those of the estimate
-
-Progress = Callable[[int, int], None]
-"""Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
 
 _PROBES = 16  # samples of all splits together that are tried
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from operator import add
 from pathlib import Path
@@ -32,6 +31,7 @@ from mmload.errors import BuildError
 from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, FieldSpec
 from mmload.runtime.files import TOKEN_BYTES, begin_sync, read_regular, sync, sync_folder, write_atomically
 from mmload.runtime.kernels import inlined, numba_compiled
+from mmload.runtime.resources import installed_version
 from mmload.store.checksum import crc32
 from mmload.store.manifest import (
     BYTES,
@@ -230,11 +230,7 @@ _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
 
 def made_by() -> dict[str, str]:
     """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
-    found = {"mmload": mmload.__version__}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    return {"mmload": mmload.__version__} | {name: found for name in _PACKAGES if (found := installed_version(name))}
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:
