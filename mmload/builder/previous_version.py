@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
 
+_TIME = re.compile(rf"(?<!\S){TIME_MARK}([0-9]+)(?!\S)")  # of a file in a revision, in nanoseconds
 _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
@@ -179,6 +182,7 @@ class VersionRows:
         kind: Mapping[str, Any],
         of: str | None = None,
         skipped: Sequence[tuple[str, str]] = (),
+        statistics: Statistics | None = None,
     ) -> SplitRecord:
         """Writes the lists and returns the split's manifest entry.
 
@@ -189,15 +193,16 @@ class VersionRows:
                 which are those of rows without origins.
             of: the split that a subset is of; None: it is no subset.
             skipped: id and reason of the samples that were left out.
+            statistics: those of the rows, if they are known.
         """
 
         def written(name: str, content: bytes) -> FileRecord:
             return write(versioned_name(name, version), [content])
 
-        has_origins, statistics = len(self.origins) > 0, self.statistics.entries(len(kind["classes"]))
+        has_origins, own = len(self.origins) > 0, (statistics or self.statistics).entries(len(kind["classes"]))
         skipped_lines = json_lines({"id": name, "reason": reason} for name, reason in skipped)
         return SplitRecord(
-            **{**statistics, **kind} if not has_origins else {**kind, **statistics},
+            **{**own, **kind} if not has_origins else {**kind, **own},
             rows=len(self.samples),
             skipped_count=len(skipped),
             skipped=tuple(skipped[:SKIPPED_SHOWN]),
@@ -406,7 +411,8 @@ class SplitUpdate:
             "objects": objects_of(self.listed),
         }
         skipped = list(skipped_in(paths, name, [plan.index for plan in division.plans]))
-        records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
+        write, statistics = partial(write_list, paths, name, listed=listed), rows.statistics
+        records = {name: rows.record(write, version, kind, skipped=skipped, statistics=statistics)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
         warnings += _missing_values(division.fields, int((places[self.built] >= 0).sum()), version)
         for subset, chosen in self._subset_rows(self.rows[order]):
@@ -414,7 +420,7 @@ class SplitUpdate:
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
             else:
                 warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
+        return NewSplit(records, statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
         self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
@@ -499,26 +505,18 @@ def origin_now(
     With ``checksum`` the content of its files is compared in any case, not only where times leave doubts.
     """
     revision = split.revision(index)
-    times, others = _words(revision)
+    is_same = revision == stored.revision
     # A file that was new when it was listed may have been written once more, unseen.
-    if revision == stored.revision and not checksum and max(times, default=0) < listed - RECENT_NS:
+    if is_same and not checksum and max(map(int, _TIME.findall(revision)), default=0) < listed - RECENT_NS:
         return stored
-    if others != _words(stored.revision)[1]:
+    if not is_same and _TIME.sub("", revision) != _TIME.sub("", stored.revision):
         return None
     if not stored.checksum or not isinstance(split, HasChecksums):
-        return stored if revision == stored.revision else None
-    try:
-        is_same = split.checksum(index) == stored.checksum
-    except SampleError:  # raised again when the sample is built
-        return None
-    return msgspec.structs.replace(stored, revision=revision) if is_same else None
-
-
-def _words(revision: str) -> tuple[list[int], list[str]]:
-    """Returns the times of files in a revision, in nanoseconds, and its other words."""
-    words = revision.split()
-    times = [word for word in words if word.startswith(TIME_MARK) and word[1:].isdecimal()]
-    return [int(time[1:]) for time in times], [word for word in words if word not in times]
+        return stored if is_same else None
+    with suppress(SampleError):  # raised again when the sample is built
+        if split.checksum(index) == stored.checksum:
+            return msgspec.structs.replace(stored, revision=revision)
+    return None
 
 
 class Previous:
