@@ -120,7 +120,7 @@ def test_a_stored_picture_is_the_row_in_every_shard(dataset: Dataset, tmp_path: 
 @pytest.mark.parametrize(
     ("place", "query", "expected"),
     [
-        ("api/rows", {"split": "x"}, "split 'x' does not exist"),
+        ("api/rows", {"split": "x"}, "has no split 'x'; it has train"),
         ("api/row", {"row": 18}, "row 18 is not in split train"),
         ("image/stored", {"row": 18}, "row 18 is not in split train"),
         ("api/row", {"row": -1}, "row is '-1'"),
