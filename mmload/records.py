@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +19,9 @@ from mmload.errors import RecipeError
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and how much there is in all: rows, or bytes."""
 
 DTYPES: Mapping[str, int] = {
     "uint8": 1,
@@ -47,26 +50,28 @@ LIST = "list"
 CLIPPED = "boxes_clipped"
 """Loss of a sample: boxes that the source cut at the edge of the image."""
 
+# Losses of a sample that are the texts of their notes.
+
 TURNED = (
     "images have an EXIF orientation, which is not applied: boxes that were drawn on the turned picture are in the "
     "wrong place"
 )
-"""Loss of a sample with boxes, and the text of its note."""
 
 OTHER_SIZE = "images have another size than their annotation gives, so that boxes may be in the wrong place"
-"""Loss of a sample, and the text of its note."""
 
 SWAPPED_SIZE = (
     "images have an annotation with width and height swapped, so that boxes drawn on the picture as its EXIF "
     "orientation shows it are in the wrong place"
 )
-"""Loss of a sample, and the text of its note."""
 
 DARK_DEPTH = (
     "16-bit PNGs have no value above 4,095 and became nearly black, as 65,535 is white; scale 10 or 12 bits as "
     "docs/images.md says"
 )
-"""Loss of a sample, and the text of its note."""
+ONLY_VOID = (
+    "masks have no pixel of a class but 0, and some of 255 (void), which no loss counts: if these are masks of 0 and "
+    "255, write class numbers from 0 into their files"
+)
 
 BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED = "boxes", "boxes_dropped", "boxes_cut", "images_emptied"
 """Counts of a build: boxes of the source, those of which the transforms keep no pixel, and those of which they keep a
@@ -74,12 +79,6 @@ part; images that had boxes and have none left."""
 
 VOID = 255
 """Value of the pixels of a mask that count for no class: borders and what the annotators could not decide."""
-
-ONLY_VOID = (
-    "masks have no pixel of a class but 0, and some of 255 (void), which no loss counts: if these are masks of 0 and "
-    "255, write class numbers from 0 into their files"
-)
-"""Loss of a sample, and the text of its note."""
 
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56
@@ -230,7 +229,8 @@ class Sample:
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another
             format, or a transform changed the pixels.
-        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample.
+        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample:
+            boxes and what belongs to each, and others.
         checksum: checksum of its files, of the bytes that were read; "": its source has not counted it.
     """
 

@@ -97,25 +97,6 @@ def only_split(dataset: Dataset, name: str | None) -> Split:
     return dataset[next(iter(dataset.built_splits)) if name is None else name]
 
 
-def commit_version(
-    staging: Staging,
-    opened: Dataset,
-    splits: dict[str, SplitRecord],
-    change: str,
-    warnings: Mapping[str, Sequence[str]] | None = None,
-) -> None:
-    """Commits a version with other splits, of the same recipe and source; without warnings, the card's stay.
-
-    Raises:
-        BuildError: if the dataset has another version meanwhile, or writing fails.
-    """
-    old = opened.manifest
-    card = {"notes": old.card.get("notes"), "warnings": old.card.get("warnings") if warnings is None else warnings}
-    card = {key: text for key, text in card.items() if text}
-    body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
-    staging.commit(with_version(body, old, opened.path, change))
-
-
 def changed(
     opened: Dataset,
     change: str,
@@ -124,17 +105,23 @@ def changed(
 ) -> Dataset:
     """Commits a version with the splits that a function returns, whose files it writes, if they are other ones.
 
+    Recipe and source are those of the version before, and so are the warnings if none are given.
+
     Returns:
         The dataset, opened in its current version.
 
     Raises:
-        BuildError: as :func:`commit_version`, and if another command has begun something meanwhile.
+        BuildError: if the dataset has another version meanwhile, another command has begun something, or writing fails.
     """
+    old = opened.manifest
     with working_folder(opened.path) as staging:
         staging.paths.dataset.mkdir(exist_ok=True)
         splits = splits_of(staging.paths)
-        if splits != opened.manifest.splits:
-            commit_version(staging, opened, splits, change, warnings)
+        if splits != old.splits:
+            said = old.card.get("warnings") if warnings is None else warnings
+            card = {key: text for key, text in (("notes", old.card.get("notes")), ("warnings", said)) if text}
+            body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
+            staging.commit(with_version(body, old, opened.path, change))
     return Dataset(opened.path)
 
 

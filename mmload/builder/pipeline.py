@@ -28,14 +28,14 @@ from typing import Annotated, Any, cast
 
 from msgspec import Meta
 
-from mmload.builder.planned_build import PlannedBuild, Progress
+from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import Previous, UpdateOptions
 from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, check_values, recipe_of
 from mmload.builder.shard_job import Engine, OnProgress, ShardJob
 from mmload.builder.shards import ShardPlan
 from mmload.builder.staging import listed
 from mmload.errors import BuildError, MmloadError, UsageError, counted, did_you_mean
-from mmload.runtime.kernels import compile_seconds
+from mmload.records import Progress
 from mmload.runtime.processes import cause_of_death, depend_on_parent, start_process
 from mmload.runtime.resources import MOST_THREADS, available_cores
 from mmload.store.manifest import Manifest, shard_name
@@ -74,18 +74,14 @@ class BuildReport(PartReport):
 
     Attributes:
         manifest: manifest of the dataset.
-        decoding: part of the duration since the first file was decoded; torch is imported before it.
-        compiled: part of ``decoding`` in which this process compiled machine code.
     """
 
     manifest: Manifest
-    decoding: float = 0.0
-    compiled: float = 0.0
 
     @property
     def rate(self) -> float:
-        """Samples read per second since the first one, without the time of compiling."""
-        return self.built / max(self.decoding - self.compiled, 1e-6)
+        """Samples read per second."""
+        return self.built / self.seconds
 
     @property
     def stored(self) -> int:
@@ -162,7 +158,7 @@ def build(
         SourceError: if the source cannot be read; SampleError names the sample.
         BuildError: if the destination is taken, or cannot be written.
     """
-    began, compiled = time.perf_counter(), compile_seconds()
+    began = time.perf_counter()
     recipe, engine = _with_engine(_recipe_of(source, out, kind, options), engine, threads, processes)
     work = PlannedBuild(
         recipe,
@@ -174,8 +170,7 @@ def build(
         command=command,
     )
     manifest = _complete(work, work.run(engine, overwrite=overwrite))
-    decoding, compiled = work.decoding_seconds, compile_seconds() - compiled
-    return BuildReport(**_facts(work, manifest, began), decoding=decoding, compiled=compiled)
+    return BuildReport(**_facts(work, manifest, began))
 
 
 def build_part(
@@ -285,7 +280,6 @@ def update(
     added, changed, removed = previous.counts.tolist()
     return UpdateReport(
         **_facts(work, manifest, began),
-        decoding=work.decoding_seconds,
         added=added,
         changed=changed,
         removed=removed,

@@ -89,7 +89,7 @@ _VariableRow = tuple[Bytes, int, tuple[int, int]]
 
 
 class TriedSamples:
-    """Samples that a build reads before their shards, to find fields, sizes and its probe; few enough are kept."""
+    """Samples that a build reads before their shards, to find fields and the sizes of rows; few enough are kept."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int], Sample] = {}
@@ -104,10 +104,6 @@ class TriedSamples:
             if self._room > 0:
                 self._kept[id(split), index] = sample
         return sample
-
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Returns the (height, width) of the images of all kept samples in their files, by id."""
-        return {sample.id: sample.size for sample in self._kept.values() if sample.size is not None}
 
     def kept(self, split: SourceSplit, index: int) -> Sample | None:
         """Returns a sample that was kept, else None."""
@@ -414,21 +410,16 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
 
 
-def samples_checksum(
-    split: SourceSplit,
-    samples: Iterable[int],
-    chain: TransformChain,
-    crc: int = 0,
-    read: Callable[[SourceSplit, int, TransformChain], Sample] = finished,
-) -> int:
-    """Continues a CRC-32 with the ids of samples and, of those that can be read, their fields and own JPEGs.
+def samples_checksum(split: SourceSplit, samples: Iterable[int], chain: TransformChain) -> int:
+    """Returns the CRC-32 of the ids of samples and, of those that can be read, their fields and own JPEGs.
 
     Machines that get the same make the same shards, if their libraries are the same, too.
     """
+    crc = 0
     for index in samples:
         crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
         with suppress(SampleError):  # its shard reports it
-            sample = read(split, index, chain)
+            sample = finished(split, index, chain)
             for name, tensor in sorted(sample.fields.items()):
                 crc = crc32(bytes_of(array_of(tensor)), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
             crc = crc32(sample.encoded or b"", crc)
@@ -454,10 +445,12 @@ def _with_counts(read: Sample, done: Sample) -> Sample:
 
 
 def _check_sizes(sample: Sample) -> None:
-    """Checks that no field is empty, and that a mask has its image's size: else the crops would not match."""
+    """Checks that no field is empty, boxes are a list, and a mask has its image's size: else crops would not match."""
     for name, tensor in sample.fields.items():
         if not tensor.numel() and name not in sample.lists:
             raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
+    if "boxes" in sample.fields and "boxes" not in sample.lists:
+        raise SampleError(sample.id, "boxes is not among the lists of its source; give boxes without padding as a list")
     images, masks = sample.fields.get("images"), sample.fields.get("masks")
     if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:
         (height, width), (rows, columns) = images.shape[-2:], masks.shape[-2:]

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from operator import add
 from pathlib import Path
@@ -33,6 +32,7 @@ from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPT
 from mmload.runtime.files import TOKEN_BYTES, begin_sync, read_regular, sync, sync_folder, write_atomically
 from mmload.runtime.intrinsics import array_at
 from mmload.runtime.kernels import inlined, numba_compiled
+from mmload.runtime.resources import installed_version
 from mmload.store.checksum import crc32
 from mmload.store.manifest import (
     BYTES,
@@ -224,9 +224,6 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 UPDATES = "updates"
 """Key of the plan of a change: contents of the version that it follows."""
 
-COLUMN = "column"
-"""Key of a plan that adds a field: what is added."""
-
 PARTS = "parts"
 """Folder of the shards that are being written, inside that of their build."""
 
@@ -239,11 +236,7 @@ _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
 
 def made_by() -> dict[str, str]:
     """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
-    found = {"mmload": mmload.__version__}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    return {"mmload": mmload.__version__} | {name: found for name in _PACKAGES if (found := installed_version(name))}
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from mmload.builder.recipe import canonical, unlike
-from mmload.builder.shards import COLUMN, PARTS, UPDATES, BuildPaths, reported, write_blocks
+from mmload.builder.shards import PARTS, UPDATES, BuildPaths, reported, write_blocks
 from mmload.errors import BuildError, StoreError, UsageError, counted
 from mmload.remote.urls import Location, check_no_url, is_url, place
 from mmload.runtime.files import (
@@ -227,11 +227,10 @@ class Staging(AbstractContextManager["Staging"]):
         self.committed = has_same_recipe(begun, plan) and not self.paths.dataset.exists()
         if self.committed or all(begun.get(key) == value for key, value in plan.items() if key != COMMAND):
             return True
-        changed = begun.get(UPDATES)
-        is_gone = changed is not None and (COLUMN not in {*begun, *plan} or plan.get(UPDATES, changed) != changed)
-        if self.shared or not (self._overwrite or is_gone or not has_finished_shards(self.paths)):
+        if self.shared or not (self._overwrite or UPDATES in begun or not has_finished_shards(self.paths)):
             drop = "remove that folder" if self.shared else "add --overwrite"  # no part removes the shards of others
-            raise BuildError(f"{self.paths.folder} holds an unfinished {_unfinished(begun, plan, drop)}")
+            difference = _unlike_begun(begun, plan)
+            raise BuildError(f"{self.paths.folder} holds an unfinished build {difference}; {drop} to drop it")
         return False
 
     def _remove(self, file: BinaryIO) -> None:
@@ -349,8 +348,8 @@ def working_folder(out: Path) -> Iterator[Staging]:
         BuildError: if another command works there, or has finished shards.
     """
     with Staging(out) as staging:
-        if (begun := unfinished_plan(out)) and has_finished_shards(staging.paths):
-            raise BuildError(f"{staging.paths.folder} holds an unfinished {_unfinished(begun)}")
+        if unfinished_plan(out) and has_finished_shards(staging.paths):
+            raise BuildError(f"{staging.paths.folder} holds an unfinished build; run it again, or remove that folder")
         staging.clear()
         try:
             yield staging
@@ -416,19 +415,14 @@ _DIFFERENCES = {
     "recipe": "of another recipe ({})",
     "fingerprint": "of a source that has changed since",
     "versions": "by other packages ({}), which may make other pixels",
-    "probe": "of a source with other pixels in files of equal names, sizes and times",
 }
 
 
-def _unfinished(begun: Mapping[str, Any], plan: Mapping[str, Any] | None = None, drop: str = "") -> str:
-    """Formats what is unfinished, a field or a build, how it differs from a planned build, and how to proceed."""
-    if COLUMN in begun:
-        return f"field {begun[COLUMN].get('name')}; add the field again, which goes on with it, or remove that folder"
-    if plan is None or COLUMN in plan:
-        return "build; run it again, or remove that folder"
-    key = next((key for key in _DIFFERENCES if begun.get(key) != plan.get(key)), "probe")
+def _unlike_begun(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+    """Formats how an unfinished build differs from a planned one."""
+    key = next((key for key in _DIFFERENCES if begun.get(key) != plan.get(key)), "fingerprint")
     difference = unlike(begun[key], plan[key]) if key in ("recipe", "versions") else ""
-    return f"build {_DIFFERENCES[key].format(difference)}; {drop} to drop it"
+    return _DIFFERENCES[key].format(difference)
 
 
 # The destination: what is there, and which files are a dataset's own: those of its manifests. No other is removed.

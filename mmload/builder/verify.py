@@ -7,7 +7,7 @@ manifest.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ from mmload.builder.staging import working_folder
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, StoreError, UsageError, counted
+from mmload.records import Progress
 from mmload.runtime.files import sync_folder
 from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
@@ -34,9 +35,6 @@ from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_fil
 from mmload.store.manifest import VERSIONS, Manifest, file_name, files_of, read, shard_name
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes or samples done, all of them)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +233,7 @@ def _bytes_of_row(rows: Any, place: int) -> tuple[bytes, Sequence[int]]:
     return bytes_of(array_of(rows[place])).tobytes(), ()
 
 
-def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Callable[[int, int], None]:
+def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Progress:
     """Returns a function of (samples, skipped) that adds up the samples of some plans and reports them."""
     done, total = 0, sum(map(len, plans))
 

@@ -1,4 +1,4 @@
-"""The ``mmload push`` and ``mmload pull`` commands."""
+"""The commands that copy a dataset: ``mmload push``, ``mmload pull`` and ``mmload export``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
     from mmload.remote.copies import Copied
+    from mmload.store.dataset import Dataset
+
+Format = Literal["imagefolder", "coco", "yolo", "huggingface", "fiftyone"]
 
 Parallel = Annotated[int, typer.Option(help="Concurrent requests.")]
 _ADVICE = "run the same command again to continue"
@@ -55,12 +58,6 @@ def pull(
 def _copied_text(copied: Copied) -> str:
     present = f"; {counted(copied.present, 'file')} were there already" if copied.present else ""
     return f"{counted(copied.files, 'file')} copied, {bytes_text(copied.bytes)}{present}"
-
-
-if TYPE_CHECKING:
-    from mmload.store.dataset import Dataset
-
-Format = Literal["imagefolder", "coco", "yolo", "huggingface", "fiftyone"]
 
 
 def export(

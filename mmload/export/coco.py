@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport
 from mmload.pictures.instance_masks import parts_of
-from mmload.records import SEGMENTS, ObjectsRecord, mirrored_names
+from mmload.records import SEGMENTS, ObjectsRecord, Progress, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
 RECIPE = "coco.toml"

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmload.errors import UsageError, counted
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names
 from mmload.export.new_folder import distinct_names
 from mmload.export.png_export import Exported, PngExport, without_surrogates
+from mmload.records import Progress
 from mmload.store.dataset import Dataset
 
 LIST, RECIPE = "labels.jsonl", "recipe.toml"

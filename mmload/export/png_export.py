@@ -20,16 +20,20 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import UsageError, choices
-from mmload.export.chosen_rows import Choice, ExportRow, Progress, T, chosen_rows, in_parallel
+from mmload.export.chosen_rows import Choice, ExportRow, T, chosen_rows, map_rows
 from mmload.export.new_folder import check_destination, new_folder
 from mmload.pictures.drawing import color_of, png
-from mmload.records import VOID, FieldSpec
+from mmload.records import VOID, FieldSpec, Progress
 from mmload.store.dataset import Dataset
 
 CHANNELS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 """Pillow's mode of an image with so many channels."""
 
 _LEVEL = 1  # of masks: a quarter of level 6's time
+
+_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
+_PALETTE = [level for color in _COLORS for level in color]
+"""The background black, void white, each class in the color that contact sheets give it."""
 
 
 def is_image(spec: FieldSpec | None) -> bool:
@@ -54,11 +58,6 @@ def png_of_mask(mask: npt.NDArray[Any]) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=_LEVEL)
     return file.getvalue()
-
-
-_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
-_PALETTE = [level for color in _COLORS for level in color]
-"""The background black, void white, each class in the color that contact sheets give it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +128,7 @@ class PngExport:
 
     def results(self, write: Callable[[ExportRow], T]) -> Iterator[T]:
         """Returns what ``write`` returns for each row, in order; it runs on several threads."""
-        return in_parallel(self.chosen, write, threads=self._threads, progress=self._progress)
+        return map_rows(self.chosen, write, threads=self._threads, progress=self._progress)
 
     def write_image(self, path: str, row: ExportRow) -> None:
         """Writes the image of a row to a path in the folder."""
@@ -168,7 +167,8 @@ class PngExport:
 def check_installed(module: str, extra: str) -> None:
     """Raises UsageError if a package is not installed."""
     if find_spec(module) is None:
-        raise UsageError(f"{module} is not installed; in a clone of mmload run: pip install '.[{extra}]'")
+        need = f"an export to {extra} needs {module}, which is not installed"
+        raise UsageError(f"{need}; in a clone of mmload run: pip install '.[{extra}]'")
 
 
 def without_surrogates(text: str) -> str:

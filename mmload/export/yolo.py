@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names
 from mmload.export.coco import check_boxes, objects_of
 from mmload.export.png_export import Exported, PngExport
 from mmload.pictures.instance_masks import parts_of
-from mmload.records import SEGMENTS
+from mmload.records import SEGMENTS, Progress
 from mmload.store.dataset import Dataset
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
+from mmload.records import Progress
 from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, manifest_at, parse_checksums
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
@@ -40,9 +41,6 @@ from mmload.store.manifest import FILE_NAME, VERSIONS, Manifest, read
 from mmload.store.versions import versions_of
 
 MARK = "dataset.pushing"
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from mmload.augment import Views
     from mmload.augment.collate import Collate
 
+Numbers = npt.NDArray[np.int64]
+
 DRAWS = 20
 """Draws of a row."""
 
@@ -47,9 +49,6 @@ _STATIC = {
     "script.js": ("browse.js", "text/javascript"),
 }
 _NUMBER = re.compile(r"[0-9]{1,18}")
-
-
-Numbers = npt.NDArray[np.int64]
 
 
 class PageReply(NamedTuple):

@@ -154,10 +154,10 @@ def test_coco_export_without_boxes_is_refused(dataset, tmp_path):
         to_coco(dataset, tmp_path / "coco")
 
 
-@pytest.mark.parametrize(("names", "told"), [("", True), ("kpt_names: {0: [nose, left_eye, right_eye]}\n", False)])
-def test_coco_export_says_that_names_of_keypoints_lose_their_flip(tmp_path, names, told):
+@pytest.mark.parametrize(("names", "said"), [("", True), ("kpt_names: {0: [nose, left_eye, right_eye]}\n", False)])
+def test_coco_export_says_that_names_of_keypoints_lose_their_flip(tmp_path, names, said):
     made = YoloSet(tmp_path / "yolo", f"kpt_shape: [3, 3]\nflip_idx: [0, 2, 1]\n{names}")
     made.image("a", *LINES["keypoints"])
     built = build(BuildRecipe(kind="yolo", root=made.root, out=tmp_path / "built")).out
     notes = to_coco(open_dataset(built), tmp_path / "again").notes
-    assert [("which ones a flip exchanges" in note) for note in notes] == [True] * told
+    assert [("which ones a flip exchanges" in note) for note in notes] == [True] * said
