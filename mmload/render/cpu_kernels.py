@@ -14,39 +14,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.render.arrival import is_there
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
-    COLOR,
-    CUT,
     FLIPPED_X,
     FLIPPED_Y,
     OUTPUTS,
     PADDING_MODES,
-    PAINT,
+    PIXELS,
     PLACE,
-    PLANES,
-    RENDER,
-    RESIZE,
-    RESIZED,
-    RUN,
-    WINDOW,
+    Addresses,
+    Arrival,
     Bytes,
-    Calls,
-    Composed,
     Crops,
     Floats,
-    Holes,
-    ImageLines,
+    Lines,
     Numbers,
-    Operations,
-    OutputMemory,
     Paint,
     Pixels,
-    Resizes,
+    Places,
+    steps_of,
 )
 from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
-from mmload.runtime.kernels import ARENA, USED, CallBy, called, inlined, numba_compiled, void
+from mmload.runtime.kernels import ARENA, USED, CallC, KernelCall, RecordArray, inlined, numba_compiled
 
 Index = int | np.uintp
 
@@ -208,14 +197,16 @@ def _interleave(crops: Crops, line: _Line, out: Bytes) -> None:
             out[beside * _U(channels) + c] = value
 
 
-def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
+def crop(crops: Crops, paint: Paint, samples: Numbers, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, P, h, V].
+
+    ``samples`` is the first sample and the one after the last, int64 [2]; an output of one sample takes each in turn.
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
     output itself or the band of lines that is streamed next, already in the dtype of the output.
     """
     images, windows, streamed, holes = crops.images, crops.windows, paint.streamed, paint.holes
-    count, planes, height, across = out.shape
+    places, planes, height, across = out.shape
     depth = images.shape[1] // planes
     lines = lines_at_once(height, across * out.itemsize) if streamed else height
     flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
@@ -225,7 +216,8 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     for i in range(across if depth > 1 else 0):
         less[i], times[i] = paint.shift[i % depth], paint.scale[i % depth]
     row_sources, column_sources = carve(arena, height, np.int64), carve(arena, across // depth, np.int64)
-    for k in range(_U(count)):
+    for k in range(_U(samples[0]), _U(samples[1])):
+        place = k if places > 1 else _U(0)
         window, index = windows[k], _U(windows[k].index)
         rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
         columns = span_of(window.left, len(column_sources), images.shape[3], window.flips & FLIPPED_X != 0)
@@ -237,7 +229,7 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
             color = paint.shift[p], paint.scale[p], colored(crops.fill[p], paint.shift[p], paint.scale[p], target)
             for step in range((height + lines - 1) // lines):
                 start, stop = step * lines, min(step * lines + lines, height)
-                begun = ((k * _U(planes) + p) * _U(height) + _U(start)) * _U(across)
+                begun = ((place * _U(planes) + p) * _U(height) + _U(start)) * _U(across)
                 into = _U(0) if streamed else begun
                 # A loop of lines for each memory format, with the color before it: one loop for both, with the color of
                 # a channel in it, took 1.05 times as long, and 1.2 times for images of 32 x 32.
@@ -270,11 +262,27 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
         finish_streams()
 
 
-CROPS = {kind: numba_compiled(void(Crops, Paint, ARENA, output))(crop) for kind, output in OUTPUTS.items()}
+CROPS = {kind: numba_compiled(Crops, Paint, "int64[::1]", ARENA, output)(crop) for kind, output in OUTPUTS.items()}
 """The crops, by dtype of the output."""
 
 
-@numba_compiled("void(float32[::1], float32, arena)")
+@numba_compiled(Lines, RecordArray(PLACE), "int64, uint8[::1], int64[::1]")
+def copy_images(lines: Lines, made: Places, channels: int, levels: Bytes, rows: Numbers) -> None:
+    """Copies complete images in one of the layouts to other places, as planes [C, H, W]."""
+    for k in range(rows[0], rows[1]):
+        place, start, height, width = lines.places[k], made[k].start, made[k].height, made[k].width
+        memory = lines.decoded if place.layout == PIXELS else lines.memory
+        of_channel, of_line, of_pixel = steps_of(place.layout, height, width, channels)
+        for line in range(channels * height):
+            source = _U(place.start + line // height * of_channel + line % height * of_line)
+            target = _U(start + line * width)
+            for x in range(_U(width) if of_pixel == 1 else _U(0)):  # vectorized
+                levels[target + x] = memory[source + x]
+            for x in range(_U(0) if of_pixel == 1 else _U(width)):
+                levels[target + x] = memory[source + x * _U(of_pixel)]
+
+
+@numba_compiled("float32[::1], float32, arena")
 def fill(out: Floats, value: float, arena: Arena) -> None:
     """Fills ``out``, whose size is a multiple of a cache line, by streams: as fast as memory can be written."""
     band = carve(arena, _FLOATS, np.float32)
@@ -284,9 +292,7 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
     finish_streams()
 
 
-_color, _cut, _run = CallBy(COLOR), CallBy(CUT), CallBy(RUN)
-_resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
-
+_step = CallC("int64(uintp)")
 
 # Samples that arrive, are made of other pixels or change their levels, are rendered by one call: one after the other.
 # Calls from Python for each of these steps, four samples at a time, took 50 us per image where levels change and a
@@ -294,77 +300,62 @@ _resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
 # sample stay in the L2 cache. Kernels are called by their addresses, so that none is compiled anew into this loop.
 
 
-@called
-def _changed(lines: ImageLines, changes: Operations, calls: Calls, crops: Crops, arena: Arena) -> ImageLines:
-    """Copies an image, all lines of which are there, and changes its levels."""
-    height, width = lines.places[0].height, lines.places[0].width
-    image = carve(arena, (1, len(crops.fill), height, width), np.uint8)
-    whole, still, made = carve(arena, 1, RESIZED), carve(arena, 1, WINDOW), carve(arena, 1, PLACE)
-    window, place = whole[0], made[0]
-    window.top, window.left, window.rows, window.columns = 0, 0, height, width
-    window.high, window.wide, window.down, window.right = height, width, 0, 0  # its size, so that it is copied
-    still[0].flips = 0
-    place.start, place.first, place.count, place.layout, place.shrink = 0, 0, height, PLANES, 1
-    place.height, place.width = height, width
-    _resize(calls.resize, (lines, Resizes(whole, crops.fill, crops.mode, crops.fill, 1), image, arena))
-    _run(calls.run, (image, still, changes, arena))
-    return ImageLines(reshaped(image, image.size), made, lines.decoded, lines.arrival)
-
-
-@numba_compiled(RENDER)
-def render(
-    lines: ImageLines,
-    changes: Operations,
-    resizes: Resizes,
-    composed: Composed,
-    crops: Crops,
-    paint: Paint,
-    operations: Operations,
-    levels: Bytes,
-    calls: Calls,
+@numba_compiled("uintp[:, ::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], arena")
+def _run_steps(
+    steps: Addresses,
+    of_rows: int,
+    count: int,
+    ends: Numbers,
+    rows: Numbers,
+    samples: Numbers,
+    failed: Numbers,
     arena: Arena,
-    out: OutputMemory,
 ) -> None:
-    """Renders samples until the row of one cannot arrive: makes each, cuts it out, changes its levels, colors it.
+    """Runs the steps of each row, and those of the sample that it ends, until a row cannot arrive."""
+    begun = arena[USED]
+    for row in range(count):
+        sample = ends[row] if len(ends) else row
+        rows[0], rows[1], samples[0], samples[1] = row, row + 1, sample, sample + 1
+        for s in range(len(steps) if sample >= 0 else of_rows):
+            arena[USED] = begun
+            _step(steps[s, 0], (steps[s, 1],))
+            if failed[0] >= 0:
+                return
 
-    A sample is a row as it is stored, or is resized or painted into the only image of ``crops``; of the next one, the
-    tiles that there are are painted. The levels of complete images change first, where there are ``changes``. Without a
-    cut, levels are changed in the image of ``crops``, which ``levels`` are then. Flips that are due after the
-    operations are written into the windows.
+
+EACH: Numbers = np.empty(0, np.int64)
+"""Ends of samples where each row is one."""
+
+_NONE: Numbers = np.array([-1, 0])
+
+
+class RenderingSteps:
+    """Steps of rendering, each a kernel that does rows or samples.
+
+    Attributes:
+        rows: int64 [2], the first row that a step does when it is called, and the one after the last.
+        samples: int64 [2], the same of samples.
+        of_rows: steps of a row: it arrives, is resized or painted.
+        of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
     """
-    begun, count = arena[USED], len(crops.windows)
-    for k in range(count + 1 if calls.paint else count):
-        arena[USED] = begun
-        if calls.paint:
-            begin, end = composed.starts[k], composed.starts[k + 1]
-            tiles, ground, share = composed.tiles[begin:end], composed.ground, composed.shares[k]
-            _paint_tiles(calls.paint, (lines, begin, tiles, ground, composed.canvases, share, arena))
-            if k == count or lines.arrival.failed[0] >= 0:
-                break
-        elif not is_there(lines, k, arena):
-            break
-        window, images, holes = crops.windows[k : k + 1], crops.images, paint.holes
-        source = ImageLines(lines.memory, lines.places[k : k + 1], lines.decoded, lines.arrival)
-        if len(changes.codes):
-            own = Operations(changes.codes[k : k + 1], changes.numbers[k : k + 1], changes.fills)
-            source = _changed(source, own, calls, crops, arena)
-        if len(resizes.windows):
-            one = Resizes(resizes.windows[k : k + 1], resizes.fill, resizes.mode, resizes.ground, resizes.reach)
-            _resize(calls.resize, (source, one, images, arena))
-        elif len(changes.codes):
-            images = reshaped(source.memory, (1, len(crops.fill), source.places[0].height, source.places[0].width))
-            window[0].index = 0
-        shown = Crops(images, window, crops.fill, crops.mode)
-        if calls.cut:
-            flips, window[0].flips = window[0].flips, 0
-            whole = Paint(paint.shift, paint.scale, Holes(reshaped(holes.sides, (1, 0)), holes.values), False)
-            _cut(calls.cut, (shown, whole, arena, levels))
-            window[0].index, window[0].top, window[0].left, window[0].flips = 0, 0, 0, flips
-        if len(operations.codes):
-            own = Operations(operations.codes[k : k + 1], operations.numbers[k : k + 1], operations.fills)
-            _run(calls.run, (levels, window, own, arena))
-            shown = Crops(levels, window, crops.fill, crops.mode)
-        painted = Paint(paint.shift, paint.scale, Holes(holes.sides[k : k + 1], holes.values), paint.streamed)
-        address = out.address + np.uintp(k * out.step)
-        sample = OutputMemory(address, 1, out.planes, out.lines, out.values, out.step)
-        _color(calls.color, (shown, painted, arena, sample))
+
+    def __init__(self) -> None:
+        self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self.of_rows: list[KernelCall] = []
+        self.of_samples: list[KernelCall] = []
+
+    def run(self, count: int, arrival: Arrival | None = None, ends: Numbers = EACH) -> None:
+        """Runs the steps of so many rows.
+
+        Args:
+            count: number of rows.
+            arrival: how rows arrive; the first that cannot is the last.
+            ends: int64 [R], the sample whose last row each is, or -1.
+        """
+        if not self.of_rows and len(self.of_samples) == 1:
+            self.samples[1] = count
+            self.of_samples[0].run()
+            return
+        steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
+        failed = _NONE if arrival is None else arrival.failed
+        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, failed)

@@ -17,20 +17,20 @@ from torch import Tensor
 
 from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
+from mmload.render.arrival import arrive
 from mmload.render.canvas_kernels import paint as paint_tiles
-from mmload.render.cpu_kernels import CROPS, render
+from mmload.render.cpu_kernels import CROPS, EACH, RenderingSteps, copy_images
 from mmload.render.kernel_arguments import (
     BYTES,
     FLIPPED_X,
     FLIPPED_Y,
     NEEDED,
-    NOWHERE,
     PADDING_MODES,
+    PLACE,
+    PLANES,
     RESIZED,
-    TILE,
     WINDOW,
     Bytes,
-    Calls,
     Composed,
     Crops,
     Floats,
@@ -38,7 +38,6 @@ from mmload.render.kernel_arguments import (
     ImageLines,
     Numbers,
     Operations,
-    OutputMemory,
     Paint,
     Pixels,
     Places,
@@ -51,15 +50,15 @@ from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
 from mmload.render.torch_levels import run_program
 from mmload.render.torch_rendering import (
-    Copy,
-    copied,
+    Uploaded,
     finish_by_torch,
     placed_window,
     resized_batch,
     resized_one_by_one,
+    upload,
 )
 from mmload.render.torch_sampling import picked, windows
-from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
+from mmload.runtime.host_memory import MemoryPool, copied, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE
 
 _POOL = MemoryPool(spare=4)
@@ -78,7 +77,7 @@ class Rendering:
         self.plan = plan
         self.dtype = dtype
         self._colors = _color_map(plan, dtype)
-        self._copy: Copy | None = None  # on a device, after copy_to
+        self._uploaded: Uploaded | None = None  # after copy_to
         (shift, scale), channels = self._colors, plan.source[0]
         self._shift = np.zeros(channels, np.float32) if shift is None else shift
         self._scale = np.ones(channels, np.float32) if scale is None else scale
@@ -122,7 +121,7 @@ class Rendering:
 
     def render_batch(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples of images [B, C, H, W] into ``out`` [B, C, h, w]."""
-        if images.dtype == torch.uint8 and images.device.type == "cpu" and self._copy is None:
+        if images.dtype == torch.uint8 and images.device.type == "cpu" and self._uploaded is None:
             # np.arange gives the interpreter lock away.
             self.render_lines(0, ImageLines.of_batch(images.contiguous(), np.array(range(len(out)), np.int64)), out)
         else:
@@ -139,13 +138,13 @@ class Rendering:
 
         Windows are resized at once on a device, or by a plan that was copied; else one by one, as torchvision does it.
         """
-        plan, shift, scale = (self._copy or self._copied(images.device)).description
+        (plan, shift, scale), _ = self._uploaded or self._copied(images.device)
         if plan.first_program is not None:
             changed = run_program(plan.first_program, images, plan.peak)
             images = changed.to(torch.uint8) if images.dtype == torch.uint8 else changed
         if plan.resampling is None:
             moved = picked(images, plan)
-        elif self._copy is not None or images.device.type != "cpu":
+        elif self._uploaded is not None or images.device.type != "cpu":
             moved = resized_batch(images, plan, plan.resampling)
         else:
             moved = resized_one_by_one(self.plan, images)
@@ -153,11 +152,11 @@ class Rendering:
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
         """Copies what torch's operations need to a device, ahead of them; returns the copies."""
-        self._copy = self._copied(device)
-        return self._copy.tensors
+        self._uploaded = self._copied(device)
+        return self._uploaded[1]
 
-    def _copied(self, device: torch.device) -> Copy:
-        return copied((self.plan, *self._colors), device)
+    def _copied(self, device: torch.device) -> Uploaded:
+        return upload((self.plan, *self._colors), device)
 
     def _render_mixed(self, mixing: Mixing, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders levels, and mixes them into ``out`` when those of the whole batch are there."""
@@ -174,41 +173,65 @@ class Rendering:
 
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
-        plan, samples = self.plan, slice(first, first + len(lines.places))
-        resizes, composed, indices = _NO_RESIZES, _NO_TILES, np.zeros(1, np.int64)
-        resampling, is_made = plan.resampling, True
+        plan, count, steps, ends, arrival = self.plan, len(lines.places), RenderingSteps(), EACH, lines.arrival
+        samples, indices, resampling = slice(first, first + count), np.zeros(1, np.int64), plan.resampling
+        if arrival is not None:
+            steps.of_rows.append(arrive.prepare(lines.stored, arrival, steps.rows))
+        if plan.first_program is not None:
+            lines = self._changed(steps, lines, plan.first_program.for_kernels(plan.source[0]).part(samples))
         if plan.canvas is not None:
-            samples, composed = self._composed(plan.canvas, first, lines)
+            samples, ends, composed = self._composed(plan.canvas, first, count)
             images = composed.canvases[:1]
+            steps.of_rows.append(paint_tiles.prepare(lines.stored, composed, steps.rows))
         elif resampling is None:
-            (images, indices), is_made = lines.batch(plan.source), False
+            images, indices = lines.batch(plan.source)
         elif resampling.antialias:
-            resizes = self._resizes(resampling, samples)
             images = scratch("resized", (1, plan.source[0], plan.height, plan.width))
+            steps.of_rows.append(resize.prepare(lines.stored, self._resizes(resampling, samples), steps.rows, images))
         else:
-            images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(len(lines.places))
-            is_made = False
-        shown = np.frombuffer(bytearray(self._windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
-        shown["index"] = indices
-        crops, pixels = Crops(images, shown, self._fill, self._mode), out[samples]
-        changes, operations = (each.part(samples) for each in self._operations)
+            images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(count)
+        windows = copied(self._windows[samples])
+        windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
-        runs, is_changed = len(operations.codes) > 0, len(changes.codes) > 0
-        if not (runs or is_changed or is_made or lines.arrival.address):
-            CROPS[pixels.dtype](crops, paint, pixels)
-            return
-        cuts = runs and not (is_made and (plan.canvas is None or plan.top is None))
-        levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
-        calls = Calls(
-            color=CROPS[out.dtype].address,
-            cut=CROPS[BYTES].address if cuts else 0,
-            run=run_operations.address if runs or is_changed else 0,
-            resize=0 if resizes is _NO_RESIZES and not is_changed else resize.address,
-            paint=0 if composed is _NO_TILES else paint_tiles.address,
-        )
-        memory = OutputMemory.of_pixels(pixels)
-        render(lines, changes, resizes, composed, crops, paint, operations, levels, calls, memory)
+        paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), out[samples]
+        if self._operations is not None:
+            images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
+        crops = Crops(images, windows, self._fill, self._mode)
+        steps.of_samples.append(CROPS[pixels.dtype].prepare(crops, paint, steps.samples, pixels))
+        steps.run(count, arrival, ends)
+
+    def _changed(self, steps: RenderingSteps, lines: ImageLines, operations: Operations) -> ImageLines:
+        """Adds the steps that copy a complete image and run operations on it; returns where each image is then."""
+        channels, places = self.plan.source[0], copied(lines.places)
+        places["start"], places["first"], places["layout"], places["shrink"] = 0, 0, PLANES, 1
+        places["count"] = places["height"]
+        levels = scratch("complete image", (int((places["height"] * places["width"]).max(initial=0)) * channels,))
+        arguments = channels, zeros(len(places), WINDOW), operations, steps.rows
+        steps.of_rows.append(copy_images.prepare(lines.stored, places, channels, levels, steps.rows))
+        steps.of_rows.append(run_operations.prepare(levels, places, *arguments))
+        return ImageLines(levels, places)
+
+    def _change(self, steps: RenderingSteps, crops: Crops, operations: Operations) -> Bytes:
+        """Adds the steps that cut a sample out and run operations on it; returns where its levels are then.
+
+        An image that was made for the sample alone, and is no larger, is changed in place. Flips that are due after the
+        operations stay in the windows.
+        """
+        plan, windows, levels = self.plan, crops.windows, crops.images
+        is_made = plan.canvas is not None or (plan.resampling is not None and plan.resampling.antialias)
+        if not is_made or (plan.canvas is not None and plan.top is not None):
+            levels = scratch("levels", (1, *plan.shape[1:]))
+            whole = crops._replace(windows=copied(windows))
+            whole.windows["flips"] = 0
+            paint = Paint(self._shift, self._scale, holes_of((), len(windows), plan.source[0]), False)
+            steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, steps.samples, levels))
+            for name in ("index", "top", "left"):
+                windows[name] = 0
+        _, channels, height, width = levels.shape
+        places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE)
+        arguments = levels.reshape(-1), places, channels, windows, operations, steps.samples
+        steps.of_samples.append(run_operations.prepare(*arguments))
+        return levels
 
     def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
         """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
@@ -218,16 +241,16 @@ class Rendering:
             target.copy_(placed_window(lines.image(k, channels), window, plan, resampling))
         return full
 
-    def _composed(self, canvas: Canvas, first: int, lines: ImageLines) -> tuple[slice, Composed]:
-        """Returns the samples whose last tile is among those from ``first`` on, and what these are painted by."""
-        stop = first + len(lines.places)
-        ends = np.flatnonzero(np.diff(canvas.samples, append=-1)[first:stop]) + 1
-        starts = np.concatenate(([0], ends, [stop - first]))
-        begin = int(canvas.samples[first]) if stop > first else 0
-        done = slice(begin, begin + len(ends))
-        shares = np.append(canvas.shares[done], np.float32(np.nan))
+    def _composed(self, canvas: Canvas, first: int, count: int) -> tuple[slice, Numbers, Composed]:
+        """Returns the samples that end among so many tiles, the one that each of these ends or -1, and the tiles."""
+        tiles = slice(first, first + count)
+        of_tiles, is_last = canvas.samples[tiles], np.diff(canvas.samples, append=-1)[tiles] != 0
+        begin = int(of_tiles[0]) if count else 0
+        ends = np.where(is_last, of_tiles - begin, -1)
+        shares = np.where(is_last, canvas.shares[of_tiles], np.float32(np.nan))
         ground = _filled(canvas.fill, self.plan.source[0])
-        return done, Composed(canvas.tiles[first:stop], starts, ground, self._canvases, shares)
+        composed = Composed(canvas.tiles[tiles], ground, self._canvases, shares)
+        return slice(begin, begin + int(is_last.sum())), ends, composed
 
     def _resizes(self, resampling: Resampling, samples: slice) -> Resizes:
         ground = _filled(resampling.fill, self.plan.source[0])
@@ -275,11 +298,9 @@ class Rendering:
         return resizes
 
     @lazy_property
-    def _operations(self) -> tuple[Operations, Operations]:
-        """Operations before windows, and after them."""
-        programs, channels = (self.plan.first_program, self.plan.program), self.plan.source[0]
-        first, second = (_NO_OPERATIONS if one is None else one.for_kernels(channels) for one in programs)
-        return first, second
+    def _operations(self) -> Operations | None:
+        program = self.plan.program
+        return None if program is None else program.for_kernels(self.plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
@@ -321,12 +342,6 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats | None, Floats | 
     if plan.peak == 1.0 or not dtype.is_floating_point:
         return None, None
     return None, np.full(plan.source[0], 1.0 / plan.peak, np.float32)
-
-
-_NO_RESIZES = Resizes(np.empty(0, RESIZED), NOWHERE, 0, NOWHERE, 0)
-_NO_CANVAS: Bytes = np.empty((0, 0, 0, 0), np.uint8)
-_NO_TILES = Composed(np.empty(0, TILE), np.empty(0, np.int64), NOWHERE, _NO_CANVAS, np.empty(0, np.float32))
-_NO_OPERATIONS = Operations(np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.int64))
 
 
 @lru_cache(maxsize=64)

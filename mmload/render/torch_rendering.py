@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -258,19 +258,11 @@ def pasted_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
 _ALIGNED = 16
 
 
-class Copy(NamedTuple):
-    """Copy of a description on a device.
-
-    Attributes:
-        description: the same with tensors in place of NumPy's arrays.
-        tensors: the tensors.
-    """
-
-    description: Any
-    tensors: list[Tensor]
+Uploaded = tuple[Any, list[Tensor]]
+"""Description with tensors of a device in place of NumPy's arrays, and the tensors."""
 
 
-def copied(value: Any, device: torch.device) -> Copy:
+def upload(value: Any, device: torch.device) -> Uploaded:
     """Copies a description to ``device``: arrays become tensors, which are parts of one memory.
 
     One copy fills it, through page-locked memory that torch keeps for that: it is queued on the caller's stream, and
@@ -288,7 +280,7 @@ def copied(value: Any, device: torch.device) -> Copy:
         part = moved[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype)
         tensors.append(part.view(array.shape))
     following = iter(tensors)
-    return Copy(_replaced(value, lambda array: next(following)), tensors)
+    return _replaced(value, lambda array: next(following)), tensors
 
 
 def _replaced(value: Any, with_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
