@@ -19,7 +19,7 @@ to a function stay ``ValueError`` and ``TypeError``. This module never formats f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 
@@ -144,6 +144,14 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 def choices(names: Iterable[str]) -> str:
     """Formats names for a message: ``a, b, c``."""
     return ", ".join(sorted(names))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Formats rows of cells as lines of a table: the columns ``left`` to the left, the others to the right."""
+    safe = [list(map(one_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    sides = ["<" if at in left else ">" for at in range(len(widths))]
+    return ["  ".join(map("{:{}{}}".format, row, sides, widths)).rstrip() for row in safe]
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

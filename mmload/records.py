@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -19,6 +18,9 @@ from mmload.errors import RecipeError
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and how much there is in all: rows, or bytes."""
 
 DTYPES: Mapping[str, int] = {
     "uint8": 1,
@@ -47,26 +49,28 @@ LIST = "list"
 CLIPPED = "boxes_clipped"
 """Loss of a sample: boxes that the source cut at the edge of the image."""
 
+# Losses of a sample that are the texts of their notes.
+
 TURNED = (
     "images have an EXIF orientation, which is not applied: boxes that were drawn on the turned picture are in the "
     "wrong place"
 )
-"""Loss of a sample with boxes, and the text of its note."""
 
 OTHER_SIZE = "images have another size than their annotation gives, so that boxes may be in the wrong place"
-"""Loss of a sample, and the text of its note."""
 
 SWAPPED_SIZE = (
     "images have an annotation with width and height swapped, so that boxes drawn on the picture as its EXIF "
     "orientation shows it are in the wrong place"
 )
-"""Loss of a sample, and the text of its note."""
 
 DARK_DEPTH = (
     "16-bit PNGs have no value above 4,095 and became nearly black, as 65,535 is white; scale 10 or 12 bits as "
     "docs/images.md says"
 )
-"""Loss of a sample, and the text of its note."""
+ONLY_VOID = (
+    "masks have no pixel of a class but 0, and some of 255 (void), which no loss counts: if these are masks of 0 and "
+    "255, write class numbers from 0 into their files"
+)
 
 BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED = "boxes", "boxes_dropped", "boxes_cut", "images_emptied"
 """Counts of a build: boxes of the source, those of which the transforms keep no pixel, and those of which they keep a
@@ -74,12 +78,6 @@ part; images that had boxes and have none left."""
 
 VOID = 255
 """Value of the pixels of a mask that count for no class: borders and what the annotators could not decide."""
-
-ONLY_VOID = (
-    "masks have no pixel of a class but 0, and some of 255 (void), which no loss counts: if these are masks of 0 and "
-    "255, write class numbers from 0 into their files"
-)
-"""Loss of a sample, and the text of its note."""
 
 _MOST_DIMENSIONS = 32
 _MOST_ELEMENTS = 2**56
@@ -97,14 +95,6 @@ def checked(value: Any, kind: Any, name: str) -> Any:
         described = [meta.description for meta in getattr(kind, "__metadata__", ()) if meta.description]
         described += ["true or false"] if kind is bool else []
         raise RecipeError(f"{name} is {value!r:.80}; {f'use {described[-1]}' if described else error}") from error
-
-
-@cache
-def _torch_dtype(name: str) -> torch.dtype:
-    import torch
-
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
 
 
 class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,7 +181,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def torch_dtype(self) -> torch.dtype:
         """Dtype of torch."""
-        return _torch_dtype(self.dtype)
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
     @property
     def row_bytes(self) -> int:
@@ -230,7 +223,8 @@ class Sample:
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another
             format, or a transform changed the pixels.
-        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample.
+        lists: names of the fields whose first dimension is a number of elements, which differs from sample to sample:
+            boxes and what belongs to each, and others.
         checksum: checksum of its files, of the bytes that were read; "": its source has not counted it.
     """
 
@@ -271,23 +265,18 @@ class ObjectsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"skeleton is {self.skeleton!r:.80}, expected pairs of numbers from 0 to {count - 1}")
 
 
-_SIDE = re.compile(r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:left|right|l|r)(?![a-z])")
+_SIDES = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
+_SWAPPED = _SIDES | {right: left for left, right in _SIDES.items()}
+_SIDE = re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))({'|'.join(_SWAPPED)})(?![a-z])")
 """A side at the start of a word of a name: left_eye, LeftEye, kneeL."""
-_SWAPPED = {"left": "right", "right": "left", "l": "r", "r": "l"}
-
-
-def _other_side(side: re.Match[str]) -> str:
-    """Returns the other side, written as this one is."""
-    other = _SWAPPED[side[0].lower()]
-    if side[0].isupper():
-        return other.upper()
-    return other.capitalize() if side[0][0].isupper() else other
 
 
 def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
     """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
     places = {name: place for place, name in enumerate(names)}
-    table = tuple(places.get(_SIDE.sub(_other_side, name), place) for place, name in enumerate(names))
+    table = tuple(
+        places.get(_SIDE.sub(lambda side: _SWAPPED[side[0]], name), place) for place, name in enumerate(names)
+    )
     return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
 
 

@@ -10,11 +10,16 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mmload.bench.contender_server import ContenderServer
+from mmload.bench.contenders.ours import own_entries
+from mmload.bench.options import BenchOptions
+from mmload.bench.task import task_of
 from mmload.builder.planned_build import fields_of, has_boxes, probes, splits_of
 from mmload.builder.recipe import ORIGINAL, BuildRecipe, VariableLayout, default_side
 from mmload.builder.shard_job import ShardJob
@@ -27,14 +32,6 @@ from mmload.sources.listed_split import only
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import SAMPLES_NAME, FileRecord, Manifest, SplitRecord
-
-
-def seconds_text(seconds: float) -> str:
-    """Formats seconds as ``8 s``, ``27 min``, ``3.2 hours``."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
-
 
 SAMPLES = 64
 """Images that each layout is tried with, evenly spread over the largest split."""
@@ -56,7 +53,7 @@ class Layout:
         options: options of the command, as a user types them.
         bytes: number of bytes of all images of the source.
         build_seconds: duration of a build with all cores.
-        images_per_second: that a loader gives from memory with all cores, as resized crops with flips.
+        images_per_second: that a loader gives from memory with all cores, as flipped and normalized resized crops.
         never_seen: share of the photographs' area that is cut off, 0 to 1.
         tried: number of samples read.
         unreadable: number of samples that could not be read; the other numbers do not include them.
@@ -69,6 +66,13 @@ class Layout:
     never_seen: float
     tried: int
     unreadable: int
+
+
+def seconds_text(seconds: float) -> str:
+    """Formats seconds as ``8 s``, ``27 min``, ``3.2 hours``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
 
 
 def layouts(size: int) -> dict[str, tuple[int | str, VariableLayout | None]]:
@@ -167,27 +171,13 @@ def build_sample(folder: Path, recipe: BuildRecipe, chosen: SourceSplit, threads
 
 
 def _rate(dataset: Path, crop: int, threads: int) -> float:
-    """Measures the images per second of a loader from memory: the best of some epochs."""
-    from mmload.augment import RandomHorizontalFlip, RandomResizedCrop
-    from mmload.augment.collate import Collate
-    from mmload.loader import Loader  # imports numba, which the processes of other loaders do not need
-
-    split = Dataset(dataset)[_SPLIT]
-    rows = (list(range(len(split))) * (_EPOCH // len(split) + 1))[: max(_EPOCH, len(split))]
-    collate = Collate(RandomResizedCrop(crop), RandomHorizontalFlip())
-    best, spent = 0.0, 0.0
-    with Loader(
-        split, batch_size=32, order=rows, seed=0, collate=collate, tier="memory", threads=threads, fields=["images"]
-    ) as loader:
-        for _ in loader:
-            pass
-        while not best or spent < _LEAST_SECONDS:
-            began = time.perf_counter()
-            for _ in loader:
-                pass
-            seconds = time.perf_counter() - began
-            best, spent = max(best, len(rows) / seconds), spent + seconds
-    return best
+    """Measures the images per second of a loader from memory as a bench does."""
+    options = BenchOptions(steps="resized-crop", size=crop, batch_size=32, threads=threads)
+    task = replace(task_of(options, dataset, None), images=_EPOCH, device="cpu")
+    *_, in_memory = own_entries(task)
+    server = ContenderServer(in_memory, task, dataset)
+    server.epoch(least=0.0, most=inf)
+    return server.epoch(least=_LEAST_SECONDS, most=inf).rate
 
 
 def _never_seen(transforms: Sequence[Mapping[str, Any]], dataset: Path) -> float:

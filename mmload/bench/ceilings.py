@@ -7,9 +7,9 @@ copying its stored rows, sending them to the device, reading them from a cold di
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
-from itertools import cycle, islice, repeat
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -71,7 +71,7 @@ def _in_buffers(task: Task, empty: partial[Tensor], work: Callable[[Tensor], Ten
     buffers = [empty() for _ in range(3 * task.threads)]
     labels = torch.zeros(task.batch_size, dtype=torch.int64)
 
-    def epoch() -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch() -> Generator[tuple[Tensor, Tensor]]:
         for buffer in in_threads(islice(cycle(buffers), task.batches), work, task.threads):
             yield buffer, labels
 
@@ -98,7 +98,7 @@ def disk(task: Task, scratch: Path) -> Contender:
             path = Path(rows.files.opened(name, number).path)
             blocks += [(path, at) for at in range(0, shard.files[name].bytes, _DISK_BLOCK)]
 
-    def epoch() -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch() -> Generator[tuple[Tensor, Tensor]]:
         for size in in_threads(blocks, _read, _DISK_REQUESTS):
             read = torch.empty(-(-size // row_bytes))
             yield read, read
@@ -118,7 +118,7 @@ def cached(task: Task, scratch: Path) -> Contender:
     levels = torch.randint(0, 256, task.shape, dtype=torch.uint8)
     images = torch.rand(task.shape) if task.dtype.is_floating_point else levels
     labels = torch.arange(task.batch_size) % task.classes
-    return partial(repeat, (images.to(task.device), labels.to(task.device)), task.batches)
+    return partial(moved, [(images.to(task.device), labels.to(task.device))] * task.batches, task.device)
 
 
 def _past_caches(task: Task) -> bool:

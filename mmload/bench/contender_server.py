@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,7 +169,7 @@ class ContenderServer:
         began = time.perf_counter()
         images, taken, seconds, complete = 0, 0, 0.0, True
         while complete and (not images or seconds < least):
-            with closing(_closable(contender())) as batches:
+            with closing(contender()) as batches:
                 for pixels, labels in batches:
                     if check:
                         check_batch(self._task, pixels, labels)
@@ -271,11 +271,6 @@ def endless(contender: Contender) -> Any:
 def _seconds_of_others() -> float:
     """Returns the processor seconds without this thread's: to look for processes among thousands takes longer."""
     return processor_seconds() - time.thread_time()
-
-
-def _closable(batches: Iterator[tuple[Tensor, Tensor]]) -> Any:
-    """Returns a generator over the batches: closing it ends them, whatever the type of the iterator."""
-    yield from batches
 
 
 def check_batch(task: Task, images: Tensor | Sequence[Tensor], labels: Tensor) -> None:

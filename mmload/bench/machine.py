@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 import mmload
 from mmload.errors import bytes_text
 from mmload.runtime.files import open_regular
-from mmload.runtime.resources import available_cores, processor_name
+from mmload.runtime.resources import available_cores, installed_version, processor_name
 
 PACKAGES = (
     "torchvision",
@@ -32,6 +31,8 @@ PACKAGES = (
     "nvidia-dali-cuda130",
 )
 """Packages whose versions a record contains, if they are installed."""
+
+_TRIES = 3  # pages in a processor's own queues are evicted by the second call
 
 
 def machine() -> dict[str, Any]:
@@ -52,11 +53,8 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python, torch, mmload, and those of :data:`PACKAGES` that are installed."""
-    found = {"python": platform.python_version(), "torch": torch.__version__, "mmload": mmload.__version__}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+    own = {"python": platform.python_version(), "torch": torch.__version__, "mmload": mmload.__version__}
+    return own | {name: found for name in PACKAGES if (found := installed_version(name))}
 
 
 def processor_seconds() -> float:
@@ -77,9 +75,6 @@ def busy_share() -> float:
     import psutil
 
     return float(psutil.cpu_percent(interval=1.0)) / 100
-
-
-_TRIES = 3  # pages in a processor's own queues are evicted by the second call
 
 
 def make_cold(paths: Iterable[Path]) -> str:

@@ -26,6 +26,8 @@ from mmload.runtime.resources import available_cores
 ROUNDS = 3
 """Measured turns of each contender, after one to warm up."""
 
+LONGEST_TURN = 20.0  # seconds after which a turn does not need another batch
+
 PATIENCE = 30.0
 """Seconds that another loader may overrun before it is given up."""
 
@@ -43,7 +45,6 @@ OWN_PATIENCE = 300.0
 model takes a minute. A limit of half a minute once lost mmload's rows on a busy machine."""
 
 _LEAST_TURN = 0.5  # seconds, however little time is left: a shorter turn measures nothing
-_LONGEST_TURN = 20.0  # seconds after which a turn does not need another batch
 _LONG_ENOUGH = 1.0  # seconds after which a turn does not need another epoch
 _LEAST_PATIENCE = 10.0  # seconds
 
@@ -176,7 +177,7 @@ class _Rounds:
             remaining = sum(turn.worker in self._workers for turn in turns[place:])
             self._progress(f"{worker.row.name}: {name}, {max(0.0, left):.0f} s left")
             with self._fault_of(worker):
-                run(worker, min(_LONGEST_TURN, max(_LEAST_TURN, left / remaining)))
+                run(worker, min(LONGEST_TURN, max(_LEAST_TURN, left / remaining)))
                 worker.ask("rest", PATIENCE)
 
     def _warm_up(self, worker: Worker, most: float) -> None:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from mmload.bench.record import Record, Row, best
-from mmload.errors import MmloadError, UsageError, one_line
+from mmload.errors import MmloadError, UsageError, aligned, one_line
 
 # The verdict.
 
@@ -140,7 +140,7 @@ _WAITS = (
 )
 
 
-def table(record: Record) -> str:
+def report_text(record: Record) -> str:
     """Formats the verdict, the rates alone and beside a thread, training, building, deviations, failures, and notes."""
     blocks = [wrapped(record.verdict, ""), rates(record), trained(record), built(record), remarks(record)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -188,18 +188,6 @@ def remarks(record: Record) -> list[str]:
     texts += [f"* {row.name}: {row.differs}" for row in record.rows if row.differs and (row.rate or row.training)]
     texts += [f"failed: {row.name}: {row.failure}" for row in record.rows if row.failure]
     return [line for text in [*texts, *record.notes] for line in wrapped(text, "  ")]
-
-
-def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Formats rows of cells as columns with two blanks between them, the first to the left, the others to the right."""
-    safe = [[one_line(cell) for cell in row] for row in cells]
-    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in safe
-    ]
 
 
 def spread(rates: Sequence[float]) -> str:

@@ -23,8 +23,6 @@ from mmload.errors import UsageError, counted
 from mmload.records import VARIABLE
 from mmload.runtime.resources import available_cores
 
-Progress = Callable[[str], None]
-
 _BUSY = 0.25  # share of the machine's processors: from there on, other programs are said to use them
 _OVERRUN = 1.1  # times the planned seconds
 
@@ -34,12 +32,12 @@ def run_on_dataset(
     source: str | Path | None,
     options: BenchOptions,
     *,
-    progress: Progress | None = None,
+    progress: Callable[[str], None] | None = None,
     began: float | None = None,
 ) -> Record:
     """Measures the contenders that the options choose. ``began`` is the ``time.monotonic()`` of the bench's beginning.
 
-    Without a source, there are no contenders that need it.
+    Without a source, there are no contenders that need it. ``progress`` is called with what is measured.
 
     Raises:
         UsageError: if a setting is invalid for this dataset.
@@ -79,7 +77,7 @@ def _chosen(entries: Sequence[ContenderEntry], loaders: str | None) -> list[Cont
     words = [word.strip().lower() for word in loaders.split(",") if word.strip()]
     chosen = [entry for entry in entries if any(word in f"{entry.group} {entry.name}".lower() for word in words)]
     if not chosen:
-        names = ", ".join(entry.name for entry in entries)
+        names = "; ".join(entry.name for entry in entries)
         raise UsageError(f"--loaders is {loaders!r}, and no loader has that in its name; there are: {names}")
     return chosen
 
@@ -133,8 +131,8 @@ def cache_of(rows: Sequence[Row], options: BenchOptions) -> tuple[str, str]:
 
 def notes_of(rows: Sequence[Row], options: BenchOptions, seconds: float) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
-    disturbed = ", ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
-    late = ", ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
+    disturbed = "; ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
+    late = "; ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
     notes = []
     if disturbed:
         notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")

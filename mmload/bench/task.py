@@ -161,7 +161,7 @@ class Task:
         spec = self.rows.fields["images"]
         if not self.variable_size:
             return "rows of " + " x ".join(map(str, spec.shape))
-        return f"--layout variable, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB a row"
+        return f"--layout variable, {spec.encoding}, {self.row_bytes / 1000:,.1f} kB per row"
 
     @property
     def repeats(self) -> int:
@@ -202,13 +202,13 @@ class Task:
 
     @property
     def mean(self) -> list[float]:
-        """The mean of each channel in [0, 1] for normalization."""
-        return list(self.rows.mean)
+        """The mean of each channel in [0, 1] for normalization; 0.5 of a split without statistics."""
+        return list(self.rows.mean) or [0.5] * self.shape[1]
 
     @property
     def std(self) -> list[float]:
-        """The standard deviation of each channel in [0, 1] for normalization, never 0."""
-        return [value or 1.0 for value in self.rows.std]
+        """The standard deviation of each channel in [0, 1] for normalization, never 0; 0.25 of such a split."""
+        return [value or 1.0 for value in self.rows.std] or [0.25] * self.shape[1]
 
     @property
     def classes(self) -> int:
@@ -220,13 +220,6 @@ class Task:
         """True if every row has exactly one class index, the only kind of label here."""
         spec = self.rows.fields.get("targets")
         return spec is not None and spec.shape == () and spec.dtype == "int64"
-
-    @property
-    def targets(self) -> list[int]:
-        """The class index of each row; requires that the split is :attr:`labeled`."""
-        gathered = self.rows.reader.array("targets", np.arange(len(self.rows)))
-        indices: list[int] = gathered.tolist()
-        return indices
 
 
 def task_of(options: BenchOptions, dataset: Path, source: Path | None) -> Task:
@@ -285,10 +278,10 @@ def collate_of_preset(name: str, size: int | None, classes: int) -> Collate | Vi
 
 
 def _views_of_preset(name: str, size: int | None, stored: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
-    """Returns the height and width of each view that a recipe makes of the stored images.
+    """Returns the height and width of each view that a preset makes of the stored images.
 
     Raises:
-        UsageError: if the recipe cannot be done to them.
+        UsageError: if the preset cannot be done to them.
     """
     from mmload.augment.collate import collates_of
     from mmload.batch import Batch

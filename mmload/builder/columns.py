@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,16 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.builder.dataset_change import changed, commit_version, only_split, open_to_change
+from mmload.builder.dataset_change import changed, only_split, open_to_change
 from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
-from mmload.builder.shards import COLUMN, UPDATES, BuildPaths, Chunk, ShardPlan
-from mmload.builder.staging import Staging
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan
 from mmload.errors import UsageError, choices, counted
-from mmload.lazy import lazy_property
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.store.dataset import Dataset, Split
-from mmload.store.manifest import RESERVED, Manifest, ShardRecord, SplitRecord, file_name, files_of, is_name
+from mmload.store.manifest import RESERVED, ShardRecord, SplitRecord, files_of, is_name
 from mmload.store.versions import next_version
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ Values = Tensor | npt.NDArray[Any] | list[Any]
 Numbers = npt.NDArray[np.int64]
 
 _CHUNK_BYTES = 4 * 2**20
-_TOLERANCE = 1e-3  # of a function's values when they are computed again, as kernels may add in another order
 
 
 def add_field(
@@ -47,9 +44,6 @@ def add_field(
     batch_size: int = 256,
 ) -> Dataset:
     """Adds a field to a split, or replaces one that was added: a new version of the dataset; no file of it changes.
-
-    A call with a function that was interrupted continues from the finished shards if it is made again, and the function
-    gives equal values for the first rows.
 
     Args:
         dataset: the dataset, in its current version, or its folder.
@@ -72,7 +66,6 @@ def add_field(
     given: Any = values if callable(values) or isinstance(values, Tensor) else np.asarray(values)
     opened = open_to_change(dataset, by_number=not callable(given))
     chosen = only_split(opened, split)
-    column = {"name": name, "split": chosen.name}
     _check_name(chosen, name)
     if not callable(given) and given.shape[:1] != (len(chosen),):
         rows = counted(len(chosen), "row")
@@ -81,11 +74,14 @@ def add_field(
         )
     first = _values_of(given, chosen, np.arange(min(batch_size, len(chosen))))
     spec = _spec_of(first, next_version(opened.manifest))
-    with Staging(opened.path, _plan(opened.manifest, column)) as staging:
-        files = _Column(name=name, spec=spec, values=given, split=chosen, batch_size=batch_size).write(staging)
-        splits = _splits_with(opened, chosen, {**_without(chosen, name), name: spec}, files)
-        commit_version(staging, opened, splits, f"field {name}", _warnings_without(opened, chosen, name))
-    return Dataset(opened.path)
+    chunk = partial(_chunk, chosen, name, spec, given)
+    step = batch_size if callable(given) else max(batch_size, _CHUNK_BYTES // spec.row_bytes)
+
+    def with_field(paths: BuildPaths) -> dict[str, SplitRecord]:
+        files = _written(paths, chosen, {name: spec}, chunk, step)
+        return _splits_with(opened, chosen, {**_without(chosen, name), name: spec}, files)
+
+    return changed(opened, f"field {name}", with_field, _warnings_without(opened, chosen, name))
 
 
 def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None = None) -> Dataset:
@@ -114,88 +110,34 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
     return changed(opened, f"remove field {name}", lambda paths: splits, _warnings_without(opened, chosen, name))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Column:
-    """A field that is being added: its shards are written like those of a build, with its file alone."""
+def _written(
+    paths: BuildPaths, split: Split, fields: Mapping[str, FieldSpec], chunk: Callable[[Numbers], Chunk], step: int
+) -> list[ShardRecord]:
+    """Writes the file of an added field beside each shard, from ``step`` rows at a time; returns the files' records."""
+    record, every = split.record, np.arange(len(split))
+    rows = np.full(int(record.rows_of_shards.sum()), -1, np.int64)  # the row at each place of the shards; -1: none
+    rows[split.files.shard_rows(every)] = every
+    ends, records = accumulate((shard.rows for shard in record.shards), initial=0), list[ShardRecord]()
+    for number, (start, stop) in zip(record.folder_numbers, pairwise(ends), strict=True):
+        plan = ShardPlan(split=split.name, index=number, start=start, stop=stop)
+        chunks = (chunk(rows[first : min(first + step, stop)]) for first in range(start, stop, step))
+        records.append(write_shard(paths, plan, fields, chunks).record)
+    return records
 
-    name: str
-    spec: FieldSpec
-    values: Tensor | npt.NDArray[Any] | Callable[[Batch], Values]
-    split: Split
-    batch_size: int
 
-    def write(self, staging: Staging) -> list[ShardRecord]:
-        """Writes the shards that are not finished; returns the records of all."""
-        paths, name, record = staging.paths, self.split.name, self.split.record
-        ends = accumulate((shard.rows for shard in record.shards), initial=0)
-        plans = [
-            ShardPlan(split=name, index=number, start=start, stop=stop)
-            for number, (start, stop) in zip(record.folder_numbers, pairwise(ends), strict=True)
-        ]
-        if not self._gives(next(plan for plan in plans if plan.stop > plan.start), paths):
-            staging.clear()
-        summaries = [
-            paths.sealed(name, plan.index) or write_shard(paths, plan, {self.name: self.spec}, self._chunks(plan))
-            for plan in plans
-        ]
-        return [summary.record for summary in summaries]
-
-    def _chunks(self, plan: ShardPlan) -> Generator[Chunk]:
-        step = self.batch_size
-        if not callable(self.values):
-            step = max(step, _CHUNK_BYTES // self.spec.row_bytes)
-        for start in range(plan.start, plan.stop, step):
-            values = self._values_at(start, min(start + step, plan.stop))
-            yield Chunk(fields={self.name: values}, samples=[("", None)] * len(values))
-
-    def _values_at(self, start: int, stop: int) -> Tensor:
-        """Returns the values of the rows at some places of all shards, [n, *shape]; zeros of removed rows."""
-        rows = self._rows_of_shards[start:stop]
-        values = torch.zeros((len(rows), *self.spec.shape), dtype=self.spec.torch_dtype, device="cpu")
-        if (is_row := rows >= 0).any():
-            values[torch.from_numpy(is_row)] = self._values_of(rows[is_row])
-        return values
-
-    @lazy_property
-    def _rows_of_shards(self) -> Numbers:
-        """Row of the split at each place of the shards, int64 [n]; -1: it was removed."""
-        rows = np.full(int(self.split.record.rows_of_shards.sum()), -1, np.int64)
-        every = np.arange(len(self.split))
-        rows[self.split.files.shard_rows(every)] = every
-        return rows
-
-    def _values_of(self, rows: Numbers) -> Tensor:
-        values = _values_of(self.values, self.split, rows)
-        if (spec := _spec_of(values, self.spec.version)) != self.spec:
+def _chunk(split: Split, name: str, spec: FieldSpec, values: Any, rows: Numbers) -> Chunk:
+    """Returns the values of rows of a split, and zeros for a row -1, which was removed."""
+    found, is_row = torch.zeros((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu"), rows >= 0
+    if is_row.any():
+        own = rows[is_row]
+        given = _values_of(values, split, own)
+        if (unlike := _spec_of(given, spec.version)) != spec:
             raise UsageError(
-                f"values of rows {rows[0]} to {rows[-1]} are {spec}, and those of the first rows {self.spec}; "
-                "return the same for every batch"
+                f"values of rows {own[0]} to {own[-1]} are {unlike}, and those of the first rows {spec}; return the "
+                "same for every batch"
             )
-        return values
-
-    def _gives(self, plan: ShardPlan, paths: BuildPaths) -> bool:
-        """Returns whether a function still gives the values that a finished shard begins with; arrays are not asked."""
-        summary, size = paths.sealed(plan.split, plan.index), (len(plan)) * self.spec.row_bytes
-        name = file_name(self.name, self.spec)
-        if not callable(self.values) or summary is None or summary.record.files[name].bytes != size:
-            return False
-        file = paths.shard(plan.split, plan.index) / f"{name}.memmap"
-        stored = torch.from_numpy(np.fromfile(file, np.uint8, self.batch_size * self.spec.row_bytes))
-        before = stored.view(self.spec.torch_dtype).reshape(-1, *self.spec.shape)
-        now = self._values_at(plan.start, plan.start + len(before))
-        if not self.spec.torch_dtype.is_floating_point:
-            return torch.equal(now, before)
-        return torch.allclose(now.double(), before.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
-
-
-def _plan(manifest: Manifest, column: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "recipe": manifest.recipe,
-        "fingerprint": manifest.fingerprint,
-        UPDATES: manifest.contents,
-        COLUMN: column,
-        "versions": {},
-    }
+        found[torch.from_numpy(is_row)] = given
+    return Chunk(fields={name: found}, samples=[("", None)] * len(rows))
 
 
 def _check_name(split: Split, name: str) -> None:

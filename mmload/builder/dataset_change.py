@@ -8,8 +8,6 @@ theirs are removed last, so a kill leaves files that the next call finds.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +42,6 @@ from mmload.store.manifest import (
     loads,
     read,
     staging_folder,
-    unfinished_plan,
     versioned_name,
 )
 from mmload.store.row_numbers import row_numbers
@@ -97,25 +94,6 @@ def only_split(dataset: Dataset, name: str | None) -> Split:
     return dataset[next(iter(dataset.built_splits)) if name is None else name]
 
 
-def commit_version(
-    staging: Staging,
-    opened: Dataset,
-    splits: dict[str, SplitRecord],
-    change: str,
-    warnings: Mapping[str, Sequence[str]] | None = None,
-) -> None:
-    """Commits a version with other splits, of the same recipe and source; without warnings, the card's stay.
-
-    Raises:
-        BuildError: if the dataset has another version meanwhile, or writing fails.
-    """
-    old = opened.manifest
-    card = {"notes": old.card.get("notes"), "warnings": old.card.get("warnings") if warnings is None else warnings}
-    card = {key: text for key, text in card.items() if text}
-    body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
-    staging.commit(with_version(body, old, opened.path, change))
-
-
 def changed(
     opened: Dataset,
     change: str,
@@ -124,17 +102,23 @@ def changed(
 ) -> Dataset:
     """Commits a version with the splits that a function returns, whose files it writes, if they are other ones.
 
+    Recipe and source are those of the version before, and so are the warnings if none are given.
+
     Returns:
         The dataset, opened in its current version.
 
     Raises:
-        BuildError: as :func:`commit_version`, and if another command has begun something meanwhile.
+        BuildError: if the dataset has another version meanwhile, another command has begun something, or writing fails.
     """
+    old = opened.manifest
     with working_folder(opened.path) as staging:
         staging.paths.dataset.mkdir(exist_ok=True)
         splits = splits_of(staging.paths)
-        if splits != opened.manifest.splits:
-            commit_version(staging, opened, splits, change, warnings)
+        if splits != old.splits:
+            said = old.card.get("warnings") if warnings is None else warnings
+            card = {key: text for key, text in (("notes", old.card.get("notes")), ("warnings", said)) if text}
+            body = {"recipe": old.recipe, "fingerprint": old.fingerprint, "splits": splits, "card": card}
+            staging.commit(with_version(body, old, opened.path, change))
     return Dataset(opened.path)
 
 
@@ -252,7 +236,6 @@ def _numbers(split: Split, rows: Rows | Sequence[str], is_of_ids: bool) -> npt.N
 COMPACT = "compact"
 """The change of a version whose rows were moved together."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 
@@ -281,23 +264,7 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
     path = Path(path).resolve()
     read(path)
     try:
-        staging = Staging(path)  # which completes an update that was killed while it moved files
-    except BuildError as error:
-        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
-        if not is_full or os.path.lexists(staging_folder(path)):
-            raise
-        return _remove_unused(path, keep, dry_run)  # there is no update to complete, and this makes room
-    with staging:
-        try:
-            return _remove_unused(path, keep, dry_run)
-        finally:
-            if not unfinished_plan(path):
-                staging.discard()
-
-
-def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
-    try:
-        with folder_lock(path):
+        with Staging(path), folder_lock(path):  # which completes an update that was killed while it moved files
             manifest = read(path)
             versions = versions_of(manifest, path)
             dropped = tuple(version.number for version in versions[:-keep])
@@ -307,7 +274,7 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             sizes = [(path / name).stat().st_size for name in names]
             if not dry_run:
                 if dropped:
-                    _write_manifest(path, kept, names)
+                    write_atomically(path / FILE_NAME, kept.dumps())
                 for name in names:
                     (path / name).unlink(missing_ok=True)
                 for folder in sorted({name.rpartition("/")[0] for name in names}, key=len, reverse=True):
@@ -318,22 +285,6 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
         ) from error
     return Unused(versions=dropped, files=len(names), bytes=sum(sizes))
-
-
-def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
-    """Writes the manifest without the dropped versions.
-
-    On a full disk it removes the unused files first: a kill then leaves versions in the manifest that cannot be read.
-    """
-    text = manifest.dumps()
-    try:
-        write_atomically(path / FILE_NAME, text)
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        for name in unused:
-            (path / name).unlink()
-        write_atomically(path / FILE_NAME, text)
 
 
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> list[str]:

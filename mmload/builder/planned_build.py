@@ -8,7 +8,6 @@ what stands at the destination, is the business of :mod:`mmload.builder.staging`
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import shutil
@@ -31,7 +30,6 @@ from mmload.builder.shard_job import (
     TriedSamples,
     objects_of,
     row_bytes,
-    samples_checksum,
 )
 from mmload.builder.shards import (
     UNNAMED,
@@ -68,6 +66,7 @@ from mmload.records import (
     LIST,
     VARIABLE,
     FieldSpec,
+    Progress,
     checked,
     dtype_name,
 )
@@ -101,16 +100,9 @@ from mmload.store.versions import with_version
 SAMPLES_OF_ESTIMATE = 32
 """Number of samples for an estimate, evenly spread over a split."""
 
-_PAGES = (65536, 16384, 4096)
-_SMALL_SHARE = 0.01  # of a row's bytes
-_LOSS = 8  # padding to page boundaries may take an eighth of a shard's rows
 _MARGIN = 1.1  # shards are planned for rows that are larger than those of the estimate
 
-Progress = Callable[[int, int], None]
-"""Called with (samples done, samples in all) during a build; samples of shards sealed by an earlier run are done."""
-
 _PROBES = 16  # samples of all splits together that are tried
-_UPDATE_PROBES = 2  # of few samples in all
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
 
@@ -160,8 +152,8 @@ class PlannedBuild:
         self._listed_splits = self.splits
         self._fits = recipe.side is not None and recipe.variable_layout is None
         if recipe.side is not None:
-            sizes = () if recipe.is_side_given else some_sizes(self.splits)
-            recipe = recipe.with_default_transforms(boxes=has_boxes(self.splits), sizes=sizes)
+            sizes = {} if recipe.is_side_given else some_sizes(self.splits)
+            recipe = recipe.with_default_transforms(boxes=has_boxes(self.splits), sizes=sizes.values())
         self.recipe, self.progress = recipe, progress
         self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
         self.plan: dict[str, Any] = {
@@ -175,7 +167,6 @@ class PlannedBuild:
         self._most_skipped = samples if max_errors is None else _most_skipped(max_errors, samples, self.skip)
         self.built = self.skipped = self.shards = 0
         self.missing: Sequence[ShardPlan] = ()
-        self._first_decoded = math.inf  # on time.perf_counter()
         self._replaces: str | None = None
         for name, ids in gone.items():
             found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
@@ -183,8 +174,6 @@ class PlannedBuild:
         if self.previous is not None:
             self.splits, compared = self.previous.compare(recipe, self.splits)
             self.plan |= compared
-            for text in self.previous.notes(self.plan["fingerprint"]):
-                self._note(text)
 
     def _note(self, text: str) -> None:
         if self._on_note is not None and text:
@@ -204,7 +193,7 @@ class PlannedBuild:
             if manifest is not None:
                 self._clean_up(manifest, shared)
                 return manifest
-        with Staging(out, self.probed_plan(), shared=shared, overwrite=overwrite) as staging:
+        with Staging(out, self.plan, shared=shared, overwrite=overwrite) as staging:
             try:
                 # A killed build may have been completed, or another part may have committed, since the look above.
                 manifest = self.up_to_date_manifest(overwrite=overwrite and not staging.committed)
@@ -225,7 +214,7 @@ class PlannedBuild:
         if staging_folder(self._place).exists():
             with suppress(BuildError, StoreError), Staging(self._place, shared=shared) as staging:
                 begun = unfinished_plan(self._place)
-                if not begun or (has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents):
+                if has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents:
                     staging.discard()  # else another build or an update goes on with it
         remove_set_aside(staging_folder(self._place))
 
@@ -257,7 +246,7 @@ class PlannedBuild:
             BuildError: if there is something that may not be replaced.
         """
         if self.previous is not None:
-            return self.previous.up_to_date_manifest(self.plan, overwrite=overwrite, skip=self.skip)
+            return self.previous.up_to_date_manifest(self.plan, skip=self.skip)
         manifest = dataset_at(self._place)
         self._replaces = None if manifest is None else manifest.contents
         is_there = manifest is not None and is_up_to_date(
@@ -265,40 +254,19 @@ class PlannedBuild:
         )
         return manifest if is_there else None
 
-    def probed_plan(self) -> dict[str, Any]:
-        """Returns the plan with ``probe``, the CRC-32 of what a few samples of each split become.
-
-        The fingerprint has names, sizes and times. What builds one dataset together must also get the same pixels.
-        """
-        import torch  # noqa: F401  # here, as no import counts as time of decoding
-
-        self._first_decoded = time.perf_counter()
-        crc, all_probes = 0, _PROBES if self.previous is None else _UPDATE_PROBES
-        for split in self.splits.values():
-            samples = probes(len(split), max(1, all_probes // len(self.splits)))
-            if isinstance(split, FetchesAhead):
-                split.fetch_ahead(samples)
-            crc = samples_checksum(split, samples, self.chain, crc, self._tried)
-        return {**self.plan, "probe": f"{crc:08x}"}
-
-    @property
-    def decoding_seconds(self) -> float:
-        """Seconds since the first file was decoded; 0 if none was."""
-        return max(0.0, time.perf_counter() - self._first_decoded)
-
     def divisions(self) -> dict[str, ShardDivision]:
         """Divides the samples to build of each split into shards; a split without rows has none.
 
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        with _advised(self.plan):
+        with self._advised():
             divisions = {name: self._division_of(name) for name in self._listed_splits}
         return {name: division for name, division in divisions.items() if division is not None}
 
     def _division_of(self, name: str) -> ShardDivision | None:
         """Returns the division of the samples to build of a split; None if it has no rows and gets none."""
-        split, variable, most = self.splits.get(name), self.recipe.variable_layout, self.recipe.shard_bytes
+        split, variable = self.splits.get(name), self.recipe.variable_layout
         kept = None if self.previous is None else self.previous.splits[name].kept_split
         if split is None:
             return None if kept is None else ShardDivision(kept.record.fields, 0, kept.record.shard_samples, [])
@@ -308,12 +276,8 @@ class PlannedBuild:
             fields = fields_of(name, split, self.chain, self.skip, variable, self._tried)
             fields = fields if self.previous is None else self.previous.splits[name].with_added(fields)
         size = row_size(split, self.chain, fields, variable, self._tried)
-        if kept is not None:
-            samples = kept.record.shard_samples
-        elif variable is None:
-            samples = samples_per_shard(len(split), fields, most)
-        else:
-            samples = max(1, int(most / (_MARGIN * size)))  # shards may be larger
+        planned = row_bytes(fields) if variable is None else _MARGIN * size  # shards of variable sizes may be larger
+        samples = max(1, int(self.recipe.shard_bytes / planned)) if kept is None else kept.record.shard_samples
         first = self.plan.get("folders", {}).get(name, 0)
         return ShardDivision(fields, size, samples, plan_shards(name, len(split), samples, first))
 
@@ -346,9 +310,21 @@ class PlannedBuild:
             root=self.recipe.root,
             tried=self._tried,
         )
+        with self._advised():
+            engine.build_shards(job, missing, self._on_progress)
+
+    @contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Adds to the error of a sample how its build or update can be resumed, or an update gives way to a build."""
+        again = "build again with --overwrite" if self.previous is None else "run the update again"
         try:
-            with _advised(self.plan):
-                engine.build_shards(job, missing, self._on_progress)
+            yield
+        except SampleError as error:
+            raise SampleError(
+                error.sample,
+                f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
+                "finished shards)",
+            ) from error
         except RecipeError as error:
             if self.previous is None:
                 raise
@@ -377,8 +353,8 @@ class PlannedBuild:
         last = self.recipe.transforms[-1]
         side = max if last["step"] == "Letterbox" else min
         least = last["size"] if isinstance(last["size"], int) else side(last["size"])
-        tried = self._tried.sizes()
-        smaller = {name: size for name, size in tried.items() if side(size) < least}
+        tried = some_sizes(self._listed_splits)
+        smaller = {name: size for name, size in tried.items() if size is not None and side(size) < least}
         if not smaller:
             return ""
         name, (height, width) = next(iter(smaller.items()))
@@ -485,27 +461,6 @@ def plan_shards(name: str, samples: int, shard_samples: int, first: int = 0) -> 
     ]
 
 
-def samples_per_shard(samples: int, fields: Mapping[str, FieldSpec], shard_bytes: int) -> int:
-    """Returns the samples per shard of a split.
-
-    If there are several shards, files are multiples of a page where that costs at most an eighth of the rows: then they
-    can be mapped contiguously (:attr:`mmload.store.dataset.Split.data`). Pages are 4 KiB on most machines, 16 or 64
-    KiB on others. Small fields, which are read into memory there, are ignored; if not all large fields can have whole
-    pages, the images have priority.
-    """
-    most = max(1, shard_bytes // row_bytes(fields))
-    if most >= samples:
-        return most
-    fixed = [spec for spec in fields.values() if not spec.is_list]
-    large = [spec for spec in fixed if spec.row_bytes > _SMALL_SHARE * row_bytes(fields)]
-    for specs in (large, [fields["images"]] if "images" in fields else []):
-        for page in _PAGES if specs else ():
-            step = max(page // math.gcd(page, spec.row_bytes) for spec in specs)
-            if most % step <= most // _LOSS:
-                return most - most % step
-    return most
-
-
 def fields_of(
     name: str,
     split: SourceSplit,
@@ -603,16 +558,17 @@ def _first_has_boxes(split: SourceSplit) -> bool:
     return False
 
 
-def some_sizes(splits: Mapping[str, SourceSplit]) -> list[tuple[int, int] | None]:
-    """Returns (height, width) of some images of all splits, or None of a sample without one; of those that are read."""
-    sizes: list[tuple[int, int] | None] = []
+def some_sizes(splits: Mapping[str, SourceSplit]) -> dict[str, tuple[int, int] | None]:
+    """Returns (height, width) of some images of all splits by id, of those that can be read; None without an image."""
+    sizes: dict[str, tuple[int, int] | None] = {}
     for split in splits.values():
         samples = probes(len(split), max(1, _PROBES // len(splits)))
         if isinstance(split, FetchesAhead):
             split.fetch_ahead(samples)
         for index in samples:
             with suppress(SampleError):  # its shard reports it
-                sizes.append(split.image_size(index) if isinstance(split, KnowsSizes) else _read_size(split, index))
+                size = split.image_size(index) if isinstance(split, KnowsSizes) else _read_size(split, index)
+                sizes[split.id(index)] = size
     return sizes
 
 
@@ -636,20 +592,6 @@ def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
 
 def _text_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-@contextmanager
-def _advised(plan: Mapping[str, object]) -> Iterator[None]:
-    """Adds to the error of a sample how its build or update can be resumed."""
-    again = "run the update again" if UPDATES in plan else "build again with --overwrite"
-    try:
-        yield
-    except SampleError as error:
-        raise SampleError(
-            error.sample,
-            f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
-            "finished shards)",
-        ) from error
 
 
 def _most_skipped(most: int | str, samples: int, skip: bool) -> int:

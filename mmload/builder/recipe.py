@@ -86,7 +86,7 @@ class RunOptions:
     processes: int | None = _how("Processes over shards; one for every 8 cores by default.")
     on_error: OnError = _how("A sample that cannot be read: fail, or skip it.", "fail")
     max_errors: str | None = _how("With --on-error skip: the most to leave out, as 20 or 1%.")
-    exclude: Path | None = _what("A list of samples to leave out, one a line; see mmload browse.", metavar="FILE")
+    exclude: Path | None = _what("A list of samples to leave out, one per line; see mmload browse.", metavar="FILE")
     engine: Literal["local", "ray"] = _cluster(
         "Where shards are built: local, or ray, on the nodes of a Ray cluster; see docs/clusters.md.", "local"
     )
@@ -159,7 +159,7 @@ class BuildOptions(RunOptions):
     allow_empty: bool = _what("Class folders may be empty.", False, table="source")
     task: str | None = _what(
         "voc: detection, classification, segmentation or single-label. coco: detection, instances, keypoints or "
-        "panoptic.",
+        "panoptic. yolo: detection, instances, keypoints or rotated.",
         table="source",
     )
     labels: str | None = _what("cifar100: fine or coarse.", table="source")
@@ -167,7 +167,7 @@ class BuildOptions(RunOptions):
     split: str | None = _what("huggingface: a split, perhaps with a slice as in train[:10%].", table="source")
     download: bool = _what("voc, cifar10, cifar100: fetch it to ROOT first.", False, table="source")
     setting: list[str] | None = _what(
-        "Any other key of a source in docs/recipes.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
+        "Any other option of a source in docs/sources.md, as --set year=2007.", flag="--set", metavar="KEY=VALUE"
     )
 
     # How images are decoded and stored.

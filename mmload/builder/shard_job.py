@@ -5,7 +5,7 @@ decide where it runs (:class:`Engine`). A job is independent of other shards. It
 chunks, each of which a thread assembles from its samples.
 
 Several processes may write the same shard at the same time: each writes it in a folder of its own, then moves it in one
-step. Either copy may stay, because its bytes depend on its plan alone; their equality is checked. This
+step. Either copy may stay, because its bytes depend on its plan alone; checksums of sealed ones are compared. This
 needs only that the file system creates folders exclusively and renames atomically, as seen from every machine; no
 locks.
 """
@@ -62,7 +62,7 @@ from mmload.remote.urls import Location
 from mmload.runtime.files import TOKEN_BYTES, sync_folder
 from mmload.runtime.resources import in_threads
 from mmload.sources import FetchesAhead, HasChecksums, HasObjects, ReadsBlocks, SourceSplit, Splittable
-from mmload.store.checksum import crc32, file_crc32
+from mmload.store.checksum import crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ _VariableRow = tuple[Bytes, int, tuple[int, int]]
 
 
 class TriedSamples:
-    """Samples that a build reads before their shards, to find fields, sizes and its probe; few enough are kept."""
+    """Samples that a build reads before their shards, to find fields and the sizes of rows; few enough are kept."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, int], Sample] = {}
@@ -104,10 +104,6 @@ class TriedSamples:
             if self._room > 0:
                 self._kept[id(split), index] = sample
         return sample
-
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Returns the (height, width) of the images of all kept samples in their files, by id."""
-        return {sample.id: sample.size for sample in self._kept.values() if sample.size is not None}
 
     def kept(self, split: SourceSplit, index: int) -> Sample | None:
         """Returns a sample that was kept, else None."""
@@ -343,7 +339,7 @@ class ChunkAssembly:
         row = self.next_image()
         if row is None:
             row = np.empty((height, self._channels, width), np.uint8)
-        copy_and_sum(image, row, sums, layout is not None, *inside)
+        copy_and_sum(image.ctypes.data, *image.strides, row, sums, layout is not None, *inside)
         found = {"sums": sums[0].tolist(), "squares": sums[1].tolist(), "pixels": inside[2] * inside[3]}
         return found, None if layout is None else (*encoded(sample, row, layout), (height, width))
 
@@ -414,21 +410,16 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
         raise SampleError(sample.id, f"cannot be transformed ({str(error).partition(chr(10))[0]})") from error
 
 
-def samples_checksum(
-    split: SourceSplit,
-    samples: Iterable[int],
-    chain: TransformChain,
-    crc: int = 0,
-    read: Callable[[SourceSplit, int, TransformChain], Sample] = finished,
-) -> int:
-    """Continues a CRC-32 with the ids of samples and, of those that can be read, their fields and own JPEGs.
+def samples_checksum(split: SourceSplit, samples: Iterable[int], chain: TransformChain) -> int:
+    """Returns the CRC-32 of the ids of samples and, of those that can be read, their fields and own JPEGs.
 
     Machines that get the same make the same shards, if their libraries are the same, too.
     """
+    crc = 0
     for index in samples:
         crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
         with suppress(SampleError):  # its shard reports it
-            sample = read(split, index, chain)
+            sample = finished(split, index, chain)
             for name, tensor in sorted(sample.fields.items()):
                 crc = crc32(bytes_of(array_of(tensor)), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
             crc = crc32(sample.encoded or b"", crc)
@@ -454,10 +445,12 @@ def _with_counts(read: Sample, done: Sample) -> Sample:
 
 
 def _check_sizes(sample: Sample) -> None:
-    """Checks that no field is empty, and that a mask has its image's size: else the crops would not match."""
+    """Checks that no field is empty, boxes are a list, and a mask has its image's size: else crops would not match."""
     for name, tensor in sample.fields.items():
         if not tensor.numel() and name not in sample.lists:
             raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
+    if "boxes" in sample.fields and "boxes" not in sample.lists:
+        raise SampleError(sample.id, "boxes is not among the lists of its source; give boxes without padding as a list")
     images, masks = sample.fields.get("images"), sample.fields.get("masks")
     if images is not None and masks is not None and masks.shape[-2:] != images.shape[-2:]:
         (height, width), (rows, columns) = images.shape[-2:], masks.shape[-2:]
@@ -480,7 +473,7 @@ def chunk_of_block(
     if has_images(fields):
         sums = np.zeros((2, fields["images"].channels), np.int64)
         for image in rows["images"].numpy():
-            copy_and_sum(image, image, sums, False, 0, 0, *size)
+            copy_and_sum(image.ctypes.data, *image.strides, image, sums, False, 0, 0, *size)
         own, squares = sums.tolist()
         pixels = len(indices) * math.prod(size)
         origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=pixels))  # one for all rows
@@ -556,32 +549,19 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         shared.check_there()  # before a later command's shard is compared with this one
         if (sealed := shared.sealed(split, index)) is not None:
             if sealed.record != summary.record:
-                raise _unlike(place)
+                raise BuildError(
+                    f"{place} is not the shard that this build makes: a source with other files, or another library, "
+                    "made it; remove that folder, then run again"
+                )
             return
         shared.make_folders(split)
         try:
             own.shard(split, index).rename(place)
         except OSError:
-            if not place.is_dir():
+            if not place.is_dir():  # else another process has just moved its own there, of the same bytes
                 raise
-            _check_equal(place, summary)
         for name in LISTS:
             own.list_file(split, index, name).replace(shared.list_file(split, index, name))
         sync_folder(place.parent)
         own.summary_file(split, index).replace(summary_file)
         sync_folder(summary_file.parent)
-
-
-def _check_equal(place: Path, summary: ShardSummary) -> None:
-    """Checks that the shard that is there already, moved by another process, has the bytes of this one."""
-    for name, record in summary.record.files.items():
-        file = place / f"{name}.memmap"
-        if file.stat().st_size != record.bytes or file_crc32(file) != record.crc32:
-            raise _unlike(place)
-
-
-def _unlike(place: Path) -> BuildError:
-    return BuildError(
-        f"{place} is not the shard that this build makes: a source with other files, or another library, made it; "
-        "remove that folder, then run again"
-    )

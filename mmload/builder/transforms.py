@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from mmload.errors import RecipeError, choices
 from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
-from mmload.records import PADDING, PER_BOX, SEGMENTS, VOID, Sample
+from mmload.records import PER_BOX, SEGMENTS, VOID, Sample
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -252,30 +252,17 @@ def _change_runs(fields: dict[str, Tensor], have: Size, framing: Framing) -> Non
 
 
 def _drop_boxes(fields: dict[str, Tensor], cut_off: Tensor, lists: frozenset[str]) -> Tensor:
-    """Keeps the boxes with a positive area in ``fields``, with all that belongs to them, and updates the count.
-
-    In fields that are no lists, the values of these boxes move to the front. Returns which of the boxes were cut.
-    """
+    """Keeps the boxes with a positive area in ``fields``, with all that belongs to them; returns which were cut."""
     import torch
 
     boxes = fields["boxes"]
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
-    keep &= torch.arange(len(boxes), device="cpu") < int(fields["counts"])
-    remaining = int(keep.sum())
-    is_list = "boxes" in lists
-    names = [name for name in PER_BOX if name in (lists if is_list else ("labels", "difficult")) and name in fields]
-    per_box = {"boxes": boxes, "cut": cut_off, **{name: fields[name] for name in names}}
-    for name, values in per_box.items():
-        if is_list:
-            per_box[name] = values[keep]
-        else:
-            per_box[name] = torch.full_like(values, PADDING.get(name, 0))
-            per_box[name][:remaining] = values[keep]
-    cut_off = per_box.pop("cut")
+    for name in lists.intersection(("boxes", *PER_BOX)):
+        fields[name] = fields[name][keep]
     segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in lists}
-    per_box |= {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
-    fields.update(per_box, counts=torch.tensor(remaining, device="cpu"))
-    return cut_off
+    fields |= {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
+    fields["counts"] = torch.tensor(int(keep.sum()), device="cpu")
+    return cut_off[keep]
 
 
 # Steps, declared as recipes write them.

@@ -7,7 +7,7 @@ manifest.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ import numpy as np
 from mmload.builder.pipeline import LocalEngine
 from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.previous_version import stored_fields
-from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, array_of, bytes_of, join_lists
 from mmload.builder.staging import working_folder
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import BuildError, StoreError, UsageError, counted
+from mmload.records import Progress
 from mmload.runtime.files import sync_folder
 from mmload.runtime.resources import available_cores, check_threads
 from mmload.store.checksum import file_crc32
@@ -34,9 +34,6 @@ from mmload.store.dataset_folder import DatasetFile, check_no_links, dataset_fil
 from mmload.store.manifest import VERSIONS, Manifest, file_name, files_of, read, shard_name
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import read_any, read_version
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes or samples done, all of them)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +116,6 @@ def _fault(file: DatasetFile, root: Path) -> str | None:
 # The source, built again.
 
 
-def recipe_at(manifest: Manifest, path: Path, source: str | Path | None, trust: bool) -> BuildRecipe:
-    """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(
-        trusted_recipe(manifest.recipe, path, trust=trust),
-        root=source,  # type: ignore[arg-type]  # a recipe makes a place of it
-    )
-
-
 def is_updated(manifest: Manifest) -> bool:
     """Returns whether a dataset was updated after its build, so that its shards are not those of one source."""
     return any(record.order is not None for record in manifest.built_splits.values())
@@ -146,8 +135,8 @@ def _job_of(
             f"{path} was updated after its build (mmload info {path} --versions), so its shards are not those of the "
             "source in order; compare it with a fresh build, or build it again with --overwrite"
         )
-    recipe, plans = recipe_at(manifest, path, source, trust), list[ShardPlan]()
-    splits = splits_of(recipe)
+    recipe, plans = trusted_recipe(manifest.recipe, path, trust=trust), list[ShardPlan]()
+    splits = splits_of(replace(recipe, root=source))  # type: ignore[arg-type]  # a recipe makes a place of it
     for name, record in manifest.built_splits.items():
         samples, have = record.rows + record.skipped_count, len(splits.get(name, ()))
         planned = plan_shards(name, samples, record.shard_samples)
@@ -235,7 +224,7 @@ def _bytes_of_row(rows: Any, place: int) -> tuple[bytes, Sequence[int]]:
     return bytes_of(array_of(rows[place])).tobytes(), ()
 
 
-def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Callable[[int, int], None]:
+def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Progress:
     """Returns a function of (samples, skipped) that adds up the samples of some plans and reports them."""
     done, total = 0, sum(map(len, plans))
 

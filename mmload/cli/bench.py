@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmload.bench.options import BenchOptions
 from mmload.builder.recipe import option
 from mmload.cli.options import on_a_disk, takes
-from mmload.cli.terminal import check_target, doing, fail, interruptible, show, write_result
+from mmload.cli.terminal import check_target, doing, fail, interruptible, record_result, show, write_result
 from mmload.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +23,9 @@ class BenchArguments(BenchOptions):
     """What the command takes beside the options of a bench: what is measured, and where results go."""
 
     dataset: Path = field(metadata={"help": "A built dataset.", "flag": ""})
-    source: Path | None = option("The folder that it was built from; without it, only mmload is measured.")
+    source: Path | None = option(
+        "What it was built from; without it, loaders that read the photographs themselves are left out."
+    )
     json_file: Path | None = option("Write the record here, too.", flag="--json")
     plot: Path | None = option("Draw a chart; needs matplotlib.", metavar="FILE.png")
     record: bool = option("Record the results in the dataset's card.", False)
@@ -46,7 +47,7 @@ def bench(options: BenchArguments) -> None:
     It says what the bottleneck is, and where the limit of the machine is.
     """
     began = time.monotonic()  # of the bench's seconds: the imports are part of them
-    from mmload.bench.report import check_plot, draw, table
+    from mmload.bench.report import check_plot, draw, report_text
     from mmload.store.manifest import read
 
     if options.plot is not None:
@@ -71,22 +72,18 @@ def bench(options: BenchArguments) -> None:
         draw(record, options.plot)
         written.append(f"chart: {options.plot}")
     if options.record:
-        _keep(options.dataset, record, contents)  # the contents that were measured: no other dataset gets it
-        written.append(f"recorded in the card of {options.dataset}")
-    show(*table(record).split("\n"), *written)
+        written.append(record_result(options.dataset, "bench", _without_turns(record), contents))
+    show(*report_text(record).split("\n"), *written)
     contenders = [row for row in record.rows if row.contends]
     if not any(row.rate for row in contenders):
         reasons = "; ".join(dict.fromkeys(row.failure or "there was no time" for row in contenders))
         fail(f"no loader could be measured: {reasons or 'none can run'}", 1)
 
 
-def _keep(dataset: Path, record: Record, contents: str) -> None:
-    """Writes the record to the dataset's card, without the raw data of each turn."""
-    from mmload.builder.dataset_change import write_card
-
+def _without_turns(record: Record) -> dict[str, Any]:
+    """Returns a record as JSON-compatible data, without the raw data of each turn."""
     body = record.as_json()
     results = [
         {key: value for key, value in row.items() if key not in ("samples", "training")} for row in body["results"]
     ]
-    card = {**body, "date": datetime.now(UTC).isoformat(timespec="seconds"), "results": results}
-    write_card(dataset, "bench", card, contents)
+    return {**body, "results": results}

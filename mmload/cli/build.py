@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from mmload.builder.recipe import BuildOptions, BuildRecipe, RunOptions, option, recipe_of
 from mmload.cli.options import TRUST_HELP, on_a_disk, takes
 from mmload.cli.terminal import interruptible, note, progress, show, warn
-from mmload.errors import UsageError, bytes_text, counted
+from mmload.errors import UsageError, aligned, bytes_text, counted
 
 if TYPE_CHECKING:
-    from mmload.bench.advice import Layout
     from mmload.builder.pipeline import PartReport
     from mmload.builder.previous_version import UpdateOptions
     from mmload.builder.shard_job import Engine
@@ -67,10 +66,11 @@ def update(given: UpdateArguments) -> None:
     It builds what is new or changed, and drops what is gone.
     """
     from mmload.builder.previous_version import UpdateOptions
-    from mmload.builder.verify import recipe_at
+    from mmload.builder.trust import trusted_recipe
     from mmload.store.manifest import read
 
-    recipe = replace(recipe_at(read(given.out), given.out, given.root, given.trust), out=given.out)
+    recipe = trusted_recipe(read(given.out).recipe, given.out, trust=given.trust)
+    recipe = replace(recipe, root=given.root, out=given.out)  # type: ignore[arg-type]  # it makes a place of the root
     run(recipe, given, UpdateOptions(append=given.append, checksum=given.checksum, dry_run=given.dry_run))
 
 
@@ -124,7 +124,7 @@ def _next(out: Path, split: str, recipe: BuildRecipe) -> Iterator[str]:
     """Yields what to type next, for a dataset and its first split."""
     loaded = f'mmload.open({json.dumps(str(out), ensure_ascii=False)})["{split}"]'
     if recipe.variable_layout is not None:
-        yield "  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # one size a batch"
+        yield "  collate = mmload.Collate(mmload.augment.RandomResizedCrop(224))  # makes images of one size"
         yield f"  for batch in mmload.Loader({loaded}, batch_size=64, shuffle=True, collate=collate): ..."
         return
     if recipe.kind == "imagefolder" and isinstance(recipe.root, Path):
@@ -136,7 +136,7 @@ def _show_advice(recipe: BuildRecipe, options: BuildOptions) -> None:
     """Tries each layout with a sample of a recipe's source, and shows what all images would cost."""
     if options.size is not None and not options.size.isdigit():
         raise UsageError(f"--size is {options.size!r}; with --advise use pixels, as in --size 256")
-    from mmload.bench.advice import CROP, SAMPLES, advise
+    from mmload.bench.advice import CROP, SAMPLES, advise, seconds_text
 
     pixels = _ADVISED_SIZE if options.size is None else int(options.size)
     with interruptible("nothing was built"):
@@ -150,13 +150,15 @@ def _show_advice(recipe: BuildRecipe, options: BuildOptions) -> None:
             f"{counted(found[0].unreadable, 'image')} of the {found[0].tried} cannot be read: "
             "a build stops at the first, or leaves them out with --on-error skip"
         )
-    show(f"  {'bytes':>10}  {'build':>9}  {'images/s':>9}  {'never seen':>10}  options", *map(_line, found))
-
-
-def _line(layout: Layout) -> str:
-    from mmload.bench.advice import seconds_text
-
-    return (
-        f"  {bytes_text(layout.bytes):>10}  {seconds_text(layout.build_seconds):>9}  "
-        f"{layout.images_per_second:>9,.0f}  {layout.never_seen:>10.1%}  {layout.options}"
-    )
+    cells = [
+        (
+            bytes_text(each.bytes),
+            seconds_text(each.build_seconds),
+            f"{each.images_per_second:,.0f}",
+            f"{each.never_seen:.1%}",
+            each.options,
+        )
+        for each in found
+    ]
+    table = aligned([("bytes", "build", "images/s", "never seen", "options"), *cells], left=[4])
+    show(*(f"  {line}" for line in table))

@@ -70,7 +70,7 @@ def add_field(
     from mmload.builder import columns
     from mmload.builder.dataset_change import only_split, open_to_change
 
-    with interruptible("the dataset is as it was; run the same command again to continue"):
+    with interruptible("the dataset is as it was; run the command again"):
         if file is None:
             changed = columns.remove_field(dataset, name, split=split)
             show(f"{dataset}: removed field {name}, in version {changed.manifest.version}")

@@ -1,4 +1,4 @@
-"""The ``mmload push`` and ``mmload pull`` commands."""
+"""The commands that copy a dataset: ``mmload push``, ``mmload pull`` and ``mmload export``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
     from mmload.remote.copies import Copied
+    from mmload.store.dataset import Dataset
+
+Format = Literal["imagefolder", "coco", "yolo", "huggingface", "fiftyone"]
 
 Parallel = Annotated[int, typer.Option(help="Concurrent requests.")]
 _ADVICE = "run the same command again to continue"
@@ -57,12 +60,6 @@ def _copied_text(copied: Copied) -> str:
     return f"{counted(copied.files, 'file')} copied, {bytes_text(copied.bytes)}{present}"
 
 
-if TYPE_CHECKING:
-    from mmload.store.dataset import Dataset
-
-Format = Literal["imagefolder", "coco", "yolo", "huggingface", "fiftyone"]
-
-
 def export(
     dataset: options.Dataset,
     out: Annotated[Path, typer.Argument(help="Destination folder.")],
@@ -103,7 +100,7 @@ def export(
     with interruptible("nothing was exported"):
         made = write(opened, out, choice, threads=threads, progress=progress("export"), **more)
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
-    warn(list(made.notes))
+    warn(made.notes)
     if made.next:
         show("next:", *(f"  {line}" for line in made.next))
 

@@ -17,6 +17,12 @@ from mmload.builder.recipe import declarations
 from mmload.errors import UsageError
 from mmload.remote.urls import check_no_url, is_url
 
+if TYPE_CHECKING:
+    from mmload.store.dataset import Dataset as OpenDataset
+    from mmload.store.dataset_folder import Folder
+    from mmload.store.manifest import Manifest
+    from mmload.view.training import Training
+
 
 def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Gives a command the parameters that a dataclass declares; the command is called with an instance of it."""
@@ -102,13 +108,6 @@ TRUST_HELP = "Let the dataset's own recipe run code, download, or read files out
 
 Trust = Annotated[bool, typer.Option("--trust", help=TRUST_HELP)]
 """Option of every command that reads the source of a dataset again, by the recipe of the dataset."""
-
-
-if TYPE_CHECKING:
-    from mmload.store.dataset import Dataset as OpenDataset
-    from mmload.store.dataset_folder import Folder
-    from mmload.store.manifest import Manifest
-    from mmload.view.training import Training
 
 Augment = Annotated[
     str | None,

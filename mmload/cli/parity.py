@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mmload.cli import options
-from mmload.cli.terminal import check_target, doing, fail, interruptible, progress, show, write_result
+from mmload.cli.terminal import check_target, doing, fail, interruptible, progress, record_result, show, write_result
 from mmload.errors import SourceError, UsageError
 
 
@@ -39,7 +38,6 @@ def parity(
     most = None if rows == "all" else int(rows)
     with interruptible("nothing was changed"):
         doing("opening the dataset")
-        counter = cache(progress)  # one for each thing that is compared
         report = checks.run(
             dataset,
             source,
@@ -48,7 +46,7 @@ def parity(
             rows=most,
             seed=seed,
             threads=threads,
-            progress=lambda what, done, total: counter(what)(done, total),
+            progress=progress,
         )
     lines = checks.table(report).split("\n")
     if json_file is not None:
@@ -56,8 +54,7 @@ def parity(
         write_result(json_file, text)
         lines.append(f"written: {json_file}")
     if record:
-        checks.record(dataset, report)
-        lines.append(f"recorded in the card of {dataset}")
+        lines.append(record_result(dataset, "parity", report.as_json(), report.contents))
     show(*lines)
     if not report.passed:
         fail(f"{dataset} is not what Pillow and torchvision make of {source}", 1)

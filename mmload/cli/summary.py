@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mmload.errors import bytes_text, choices, counted, one_line
+from mmload.errors import aligned, bytes_text, choices, counted, one_line
 from mmload.store.manifest import SKIPPED_NAME, Manifest
 from mmload.view.facts import check_text, decimals, field_text, recipe_texts
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MOST_LEFT_OUT = 0.1
 """Share of the samples of a split that may be left out without a warning."""
 
-_SHOWN_SECONDS = 0.05
 _WIDTH = 80
 _REASONS = 3
 _CLASSES = 6
@@ -40,8 +39,7 @@ def _build_text(report: BuildReport) -> str:
         return f"{report.out} is there already, of the same source and recipe: nothing to do"
     earlier = sum(split.rows for split in report.manifest.built_splits.values()) - report.stored
     shown = f"{report.rate:,.0f}" if report.rate >= 10 else f"{report.rate:.1f}"
-    besides = f", besides {report.compiled:.1f} s of compiling" if report.compiled >= _SHOWN_SECONDS else ""
-    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s{besides})"
+    rate = f"{counted(report.stored, 'image')} in {report.seconds:.1f} s ({shown} images/s)"
     resumed = f", {earlier:,} from an earlier run" if earlier else ""
     return f"built {report.out}: {rate}{_skipped(report)}{resumed}"
 
@@ -87,12 +85,7 @@ def version_lines(versions: Sequence[VersionRecord]) -> list[str]:
         (str(v.number), v.time, v.change, f"{v.added:,}", f"{v.changed:,}", f"{v.removed:,}", v.contents[:12])
         for v in reversed(versions)
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    aligned = (str.rjust, str.ljust, str.ljust, str.rjust, str.rjust, str.rjust, str.ljust)
-    return [
-        "  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
+    return aligned([head, *rows], left=[1, 2, 6])
 
 
 def dataset_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -140,8 +133,8 @@ def _lines_of_split(name: str, split: Mapping[str, Any]) -> Iterator[str]:
     size = stored if split["subset_of"] is None else f"a subset of {split['subset_of']}"
     yield f"  {name}: {counted(split['rows'], 'row')}, {counted(len(split['classes']), 'class', 'classes')}, {size}"
     for field, spec in split["fields"].items():
-        mean = f", {spec['row_bytes'] / 1024:,.1f} KiB per row" if "encoding" in spec else ""
-        yield f"    {field:<10} {field_text(spec)}{mean}"
+        mean = f"{spec['row_bytes'] / 1024:,.1f} KiB" if spec["row_bytes"] >= 1024 else f"{spec['row_bytes']} B"
+        yield f"    {field:<10} {field_text(spec)}" + (f", {mean} per row" if "encoding" in spec else "")
     yield f"    stored     {split['layout']}, {split['encoding']}"
     if split["mean"]:
         yield f"    mean {decimals(split['mean'])}   std {decimals(split['std'])}"

@@ -27,15 +27,37 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from mmload.errors import MmloadError, UsageError, bytes_text, one_line
 
+if TYPE_CHECKING:
+    from mmload.records import Progress
+
 _CLOSED_PIPE = 141  # a shell's exit code for SIGPIPE
+
+_LIBRARY = "shared object"
+"""Words of errors of Python's and llvmlite's loading of a library."""
+
+_SYSTEM = {
+    errno.ENOMEM: "free some memory, or raise the limit of address space (ulimit -v)",
+    errno.ENOSPC: "free some space; for temporary files, set TMPDIR to a place with more",
+    errno.EDQUOT: "free some space of your quota; for temporary files, set TMPDIR to another place",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f); for temporary files, set TMPDIR to another place",
+    errno.EROFS: "choose a place that can be written; for temporary files, set TMPDIR to one",
+    errno.EIO: "the disk or its connection fails; look at the system's log",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EACCES: "change its permissions, or name another place",
+    errno.EPERM: "change its permissions, or name another place",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ELOOP: "its links form a loop; correct them",
+}
+"""Error numbers of the system -> what to do."""
 
 
 @contextmanager
@@ -102,25 +124,6 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (this is a bug in mmload; add --debug to see where)"
 
 
-_LIBRARY = "shared object"
-"""Words of errors of Python's and llvmlite's loading of a library."""
-
-_SYSTEM = {
-    errno.ENOMEM: "free some memory, or raise the limit of address space (ulimit -v)",
-    errno.ENOSPC: "free some space; for temporary files, set TMPDIR to a place with more",
-    errno.EDQUOT: "free some space of your quota; for temporary files, set TMPDIR to another place",
-    errno.EFBIG: "raise the limit of file sizes (ulimit -f); for temporary files, set TMPDIR to another place",
-    errno.EROFS: "choose a place that can be written; for temporary files, set TMPDIR to one",
-    errno.EIO: "the disk or its connection fails; look at the system's log",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.EACCES: "change its permissions, or name another place",
-    errno.EPERM: "change its permissions, or name another place",
-    errno.ENAMETOOLONG: "give a shorter name",
-    errno.ELOOP: "its links form a loop; correct them",
-}
-"""Error numbers of the system -> what to do."""
-
-
 def check_target(name: str, path: Path | None, *inputs: str | Path | None, endings: Collection[str] = ()) -> None:
     """Checks, before minutes of work, that a result file can be written and does not overwrite the inputs.
 
@@ -162,6 +165,18 @@ def write_result(path: Path, content: str | bytes) -> None:
         write_atomically(_real(path), content)  # where a link leads, not over the link
     except OSError as error:
         raise MmloadError(f"cannot write {path} ({error.strerror or error})") from error
+
+
+def record_result(dataset: Path, check: str, result: Mapping[str, object], contents: str) -> str:
+    """Records the result of a check with its date in the card of a dataset; returns the line that says so.
+
+    Raises:
+        StoreError: if the dataset has other ``contents`` now than those that were checked, or cannot be written.
+    """
+    from mmload.builder.dataset_change import write_card
+
+    write_card(dataset, check, {"date": datetime.now(UTC).isoformat(timespec="seconds"), **result}, contents)
+    return f"recorded in the card of {dataset}"
 
 
 def warn(warnings: list[str]) -> None:
@@ -212,7 +227,7 @@ def shown() -> None:
             _write("\r\033[K")
 
 
-def progress(work: str, unit: str = "row") -> Callable[[int, int], None]:
+def progress(work: str, unit: str = "row") -> Progress:
     """Returns a callback that takes (done, total), of rows or bytes ("B"), and says how much of some work that is."""
     from tqdm import tqdm
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from mmload import __version__
 from mmload.cli import options
-from mmload.cli.terminal import fail, interruptible, progress, show, warn
+from mmload.cli.terminal import fail, interruptible, progress, record_result, show, warn
 from mmload.errors import UsageError, bytes_text, counted
-
-if TYPE_CHECKING:
-    from mmload.store.manifest import Manifest
 
 
 def verify(
@@ -35,6 +31,7 @@ def verify(
     if repair and (source is None or record):
         raise UsageError("--repair needs --source ROOT, what the dataset was built from, and takes no --record")
     from mmload.builder import verify as checks
+    from mmload.builder.trust import trusted_recipe
     from mmload.cli import summary
     from mmload.store.versions import read_any
 
@@ -42,7 +39,7 @@ def verify(
     if version not in (None, read_any(dataset, None).version) and (record or source is not None):
         raise UsageError(f"--version {version} is not the current one; leave out --source and --record, or the version")
     if source is not None:
-        checks.recipe_at(manifest, dataset, source, trust)  # before minutes of reading
+        trusted_recipe(manifest.recipe, dataset, trust=trust)  # before minutes of reading
     if repair:
         with interruptible("run the same command again to continue"):
             repaired = checks.repair(dataset, source or "", trust=trust, threads=threads, progress=progress("repair"))
@@ -55,7 +52,8 @@ def verify(
             faults = checks.compare(dataset, source, trust=trust, threads=threads, progress=progress("compare"))
     show(*(f"bad: {fault}" for fault in faults))
     if record:
-        _record(dataset, manifest, compared=source is not None, faults=len(faults))
+        result = {"versions": {"mmload": __version__}, "compared": source is not None, "faults": len(faults)}
+        show(record_result(dataset, "verify", result, manifest.contents))
     if faults:
         again = "repair what can be repaired" if source is None else "see which side changed, or repair"
         advice = f"to {again}: mmload verify {dataset} --repair --source ROOT"
@@ -64,20 +62,6 @@ def verify(
         fail(f"{dataset}: {counted(len(faults), 'fault')}; {advice}", 1)
     show(summary.passed_check_text(dataset, manifest, source))
     warn(summary.warnings(manifest))
-
-
-def _record(dataset: Path, manifest: Manifest, *, compared: bool, faults: int) -> None:
-    from mmload import __version__
-    from mmload.builder.dataset_change import write_card
-
-    content = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"mmload": __version__},
-        "compared": compared,
-        "faults": faults,
-    }
-    write_card(dataset, "verify", content, manifest.contents)
-    show(f"recorded in the card of {dataset}")
 
 
 def gc(

@@ -13,12 +13,9 @@ import numpy.typing as npt
 from mmload.errors import UsageError, choices
 from mmload.export.new_folder import file_name
 from mmload.pictures.instance_masks import without_padding
-from mmload.records import PER_BOX
+from mmload.records import PER_BOX, Progress
 from mmload.runtime.resources import check_threads, in_threads
 from mmload.store.dataset import Dataset, Split, rows_of_class
-
-Progress = Callable[[int, int], None]
-"""Called with (rows done, rows in all)."""
 
 T = TypeVar("T")
 
@@ -102,7 +99,7 @@ def chosen_rows(dataset: Dataset, choice: Choice | None) -> list[ChosenSplit]:
     return chosen
 
 
-def in_parallel(
+def map_rows(
     chosen: Iterable[ChosenSplit],
     make: Callable[[ExportRow], T],
     *,

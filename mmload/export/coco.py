@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport
 from mmload.pictures.instance_masks import parts_of
-from mmload.records import SEGMENTS, ObjectsRecord, mirrored_names
+from mmload.records import SEGMENTS, ObjectsRecord, Progress, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
 RECIPE = "coco.toml"
@@ -70,12 +70,12 @@ def to_coco(
         export.note_omitted("COCO", _KNOWN)
         described = [objects_of(split) for split, _ in export.chosen]
         if any(objects.flip not in ((), mirrored_names(objects.keypoints)) for objects in described):
-            export.notes.append(
+            export.made.notes.append(
                 "COCO tells by left and right in the names of keypoints which ones a flip exchanges, and these do not"
             )
         why_none = "it would build other rows (more than 3 channels, or splits of different tasks)"
         export.write_recipe(RECIPE, _source(export.chosen), why_none)
-    return export.done()
+    return export.made
 
 
 def check_boxes(chosen: Sequence[ChosenSplit]) -> None:

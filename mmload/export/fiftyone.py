@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import MmloadError, UsageError, utf8_text
-from mmload.export.chosen_rows import Choice, ExportRow, Progress, class_names
+from mmload.export.chosen_rows import Choice, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport, check_installed, is_mask, png_of_mask
+from mmload.records import Progress
 from mmload.store.dataset import Dataset
 
 _USED = {"images", "targets", "boxes", "labels", "difficult", "counts", "masks"}
@@ -60,8 +61,8 @@ def to_fiftyone(
         made.delete()
         raise
     export.note_omitted("FiftyOne", _USED)
-    export.next.append(shlex.join(["fiftyone", "app", "launch", made.name]))
-    return export.done()
+    export.made.next.append(shlex.join(["fiftyone", "app", "launch", made.name]))
+    return export.made
 
 
 def _new_dataset(name: str) -> Any:

@@ -18,15 +18,15 @@ from mmload.export.chosen_rows import (
     Choice,
     ChosenSplit,
     ExportRow,
-    Progress,
     chosen_rows,
     class_names,
     differs_in_length,
     has_class_numbers,
-    in_parallel,
+    map_rows,
 )
 from mmload.export.new_folder import check_destination, new_folder
 from mmload.export.png_export import Exported, check_installed, is_image, is_mask, png_of, png_of_mask
+from mmload.records import Progress
 from mmload.store.dataset import Dataset, Split
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def save_huggingface(
         if shown:
             enable_progress_bar()
     quoted = json.dumps(str(out), ensure_ascii=False)
-    return Exported(out=Path(out), rows=rows, next=(f"datasets.load_from_disk({quoted})",))
+    return Exported(out=Path(out), rows=rows, next=[f"datasets.load_from_disk({quoted})"])
 
 
 class _Rows:
@@ -140,7 +140,7 @@ class _Rows:
             made = {_COLUMNS.get(name, name): column(row.fields[name]) for name, column in convert.items()}
             return {"id": utf8_text(row.id), "row": row.number, **made}
 
-        yield from in_parallel([self.chosen], values, threads=self.threads, progress=self.progress)
+        yield from map_rows([self.chosen], values, threads=self.threads, progress=self.progress)
 
 
 def _columns(split: Split) -> dict[str, tuple[Any, Callable[[Any], Any]]]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmload.errors import UsageError, counted
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names
 from mmload.export.new_folder import distinct_names
 from mmload.export.png_export import Exported, PngExport, without_surrogates
+from mmload.records import Progress
 from mmload.store.dataset import Dataset
 
 LIST, RECIPE = "labels.jsonl", "recipe.toml"
@@ -64,13 +65,13 @@ def to_imagefolder(
             lines.append(json.dumps(entry))
         (export.folder / LIST).write_text("\n".join([*lines, ""]), encoding="ascii")
         export.note_omitted("an ImageFolder", {"images", "targets"})
-        export.notes += _renamed(classes, folders)
+        export.made.notes.extend(_renamed(classes, folders))
         names = list(map(without_surrogates, classes))
         is_named = len(set(names)) == len(names) and all(map(str.strip, names))
         source = {"kind": "list", "file": LIST, "classes": names} if is_named else None
         why_none = "mmload decodes files to gray or RGB only, and class names have to differ and be more than spaces"
         export.write_recipe(RECIPE, source, why_none)
-    return export.done()
+    return export.made
 
 
 def _check_targets(chosen: Sequence[ChosenSplit]) -> None:

@@ -16,6 +16,10 @@ from pathlib import Path
 from mmload.errors import MmloadError, UsageError
 from mmload.runtime.files import is_within, sync_folder
 
+_REFUSED = frozenset('<>:"/\\|?*')
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$)\s*(\.|$)")
+_MOST_BYTES = 80
+
 
 def check_destination(out: Path, dataset: Path) -> Path:
     """Checks an export's destination before any work, and returns its absolute path.
@@ -57,11 +61,6 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         name = error.filename2 or error.filename or out
         raise MmloadError(f"cannot write {name} ({error.strerror or error}); nothing was exported") from error
-
-
-_REFUSED = frozenset('<>:"/\\|?*')
-_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9]|conin\$|conout\$)\s*(\.|$)")
-_MOST_BYTES = 80
 
 
 def file_name(text: str) -> str:

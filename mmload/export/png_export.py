@@ -10,7 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,20 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import UsageError, choices
-from mmload.export.chosen_rows import Choice, ExportRow, Progress, T, chosen_rows, in_parallel
+from mmload.export.chosen_rows import Choice, ExportRow, T, chosen_rows, map_rows
 from mmload.export.new_folder import check_destination, new_folder
 from mmload.pictures.drawing import color_of, png
-from mmload.records import VOID, FieldSpec
+from mmload.records import VOID, FieldSpec, Progress
 from mmload.store.dataset import Dataset
 
 CHANNELS = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 """Pillow's mode of an image with so many channels."""
 
 _LEVEL = 1  # of masks: a quarter of level 6's time
+
+_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
+_PALETTE = [level for color in _COLORS for level in color]
+"""The background black, void white, each class in the color that contact sheets give it."""
 
 
 def is_image(spec: FieldSpec | None) -> bool:
@@ -56,26 +60,21 @@ def png_of_mask(mask: npt.NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-_COLORS = [(0, 0, 0), *(color_of(index) for index in range(1, VOID)), (255, 255, 255)]
-_PALETTE = [level for color in _COLORS for level in color]
-"""The background black, void white, each class in the color that contact sheets give it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """An export that is complete.
+    """Description of an export.
 
     Attributes:
         out: its folder.
-        rows: number of rows written.
+        rows: number of rows.
         notes: notes on differences from the dataset, one sentence each.
         next: suggested next steps, lines of a shell or of Python.
     """
 
     out: Path
     rows: int
-    notes: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
 
 
 class PngExport:
@@ -85,8 +84,7 @@ class PngExport:
         chosen: the rows to export, split by split.
         place: absolute path of the destination.
         folder: folder to write into; it becomes the destination when it is complete.
-        notes: differences from the dataset, one sentence each.
-        next: commands to run next.
+        made: description of the export, to which a format adds notes and next steps.
 
     Raises:
         UsageError: if the destination is taken, or there are no such rows, or no images that a PNG can hold.
@@ -102,10 +100,9 @@ class PngExport:
         threads: int | None,
         progress: Progress | None,
     ) -> None:
-        self._out, self.place = Path(out), check_destination(Path(out), dataset.path)
-        self.chosen = chosen_rows(dataset, choice)
+        self.place, self.chosen = check_destination(Path(out), dataset.path), chosen_rows(dataset, choice)
+        self.made = Exported(out=Path(out), rows=sum(len(rows) for _, rows in self.chosen))
         self._threads, self._progress = threads, progress
-        self.notes, self.next = list[str](), list[str]()
         for split, _ in self.chosen:
             spec = split.fields.get("images")
             if not is_image(spec):
@@ -129,7 +126,7 @@ class PngExport:
 
     def results(self, write: Callable[[ExportRow], T]) -> Iterator[T]:
         """Returns what ``write`` returns for each row, in order; it runs on several threads."""
-        return in_parallel(self.chosen, write, threads=self._threads, progress=self._progress)
+        return map_rows(self.chosen, write, threads=self._threads, progress=self._progress)
 
     def write_image(self, path: str, row: ExportRow) -> None:
         """Writes the image of a row to a path in the folder."""
@@ -139,7 +136,7 @@ class PngExport:
         """Notes the fields that have no place in a format."""
         omitted = sorted({name for split, _ in self.chosen for name in split.fields} - known)
         if omitted:
-            self.notes.append(f"{where} has no place for {', '.join(omitted)}: left out")
+            self.made.notes.append(f"{where} has no place for {', '.join(omitted)}: left out")
 
     def write_recipe(self, name: str, source: Mapping[str, Any] | None, why_none: str) -> None:
         """Writes the recipe in TOML that builds the same rows again.
@@ -149,7 +146,7 @@ class PngExport:
         """
         modes = {CHANNELS[split.fields["images"].channels] for split, _ in self.chosen}
         if source is None or modes not in ({"RGB"}, {"L"}):
-            self.notes.append(f"no {name}: {why_none}")
+            self.made.notes.append(f"no {name}: {why_none}")
             return
         lines = [f"# The same rows again: mmload build --config {name} . NEW", "", "[source]"]
         lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
@@ -157,18 +154,16 @@ class PngExport:
         if any(split.fields["images"].variable_size for split, _ in self.chosen):
             lines += ["", "[store]", 'layout = "variable"']
         (self.folder / name).write_text(without_surrogates("\n".join([*lines, ""])), encoding="utf-8")
-        self.next.append(shlex.join(["mmload", "build", "--config", str(self.place / name), str(self.place), "NEW"]))
-
-    def done(self) -> Exported:
-        """Returns the description of the export, which is complete."""
-        rows = sum(len(rows) for _, rows in self.chosen)
-        return Exported(out=self._out, rows=rows, notes=tuple(self.notes), next=tuple(self.next))
+        self.made.next.append(
+            shlex.join(["mmload", "build", "--config", str(self.place / name), str(self.place), "NEW"])
+        )
 
 
 def check_installed(module: str, extra: str) -> None:
     """Raises UsageError if a package is not installed."""
     if find_spec(module) is None:
-        raise UsageError(f"{module} is not installed; in a clone of mmload run: pip install '.[{extra}]'")
+        need = f"an export to {extra} needs {module}, which is not installed"
+        raise UsageError(f"{need}; in a clone of mmload run: pip install '.[{extra}]'")
 
 
 def without_surrogates(text: str) -> str:

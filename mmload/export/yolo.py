@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import UsageError
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, Progress, common_class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names
 from mmload.export.coco import check_boxes, objects_of
 from mmload.export.png_export import Exported, PngExport
 from mmload.pictures.instance_masks import parts_of
-from mmload.records import SEGMENTS
+from mmload.records import SEGMENTS, Progress
 from mmload.store.dataset import Dataset
 
 Array = npt.NDArray[Any]
@@ -80,8 +80,8 @@ def to_yolo(
         (export.folder / "data.yaml").write_text(_description(export.chosen, task, names), encoding="utf-8")
         export.note_omitted("YOLO", {"images", "labels", "counts"} | _FIELDS[task] | _empty(export.chosen))
         export.write_recipe(RECIPE, {"kind": "yolo", "task": task}, "mmload decodes files to gray or RGB only")
-        export.notes += [f"{count:,} objects {what}" for what, count in changes.items()]
-    return export.done()
+        export.made.notes.extend(f"{count:,} objects {what}" for what, count in changes.items())
+    return export.made
 
 
 def _task(chosen: Sequence[ChosenSplit]) -> str:

@@ -7,20 +7,22 @@ passed to torchvision's own transforms, step by step; verdicts cover images, lab
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
+from mmload.augment.boxes import BoxRule
 from mmload.augment.collate import Collate
 from mmload.augment.step import Step
-from mmload.batch import Batch
+from mmload.batch import Batch, fields_of
 from mmload.loader import Loader
 from mmload.parity.replay import Allowance, Items, Shape, StepDraws, drawn, followable, results
-from mmload.parity.report import Progress, Tally, Verdict, apart
+from mmload.parity.report import Tally, Verdict, apart
+from mmload.records import Progress
 from mmload.render.level_operations import WARPS
 from mmload.store.dataset import Split
 
@@ -45,7 +47,13 @@ def shape_of(split: Split) -> Shape:
 
 
 def check_equal(
-    name: str, collate: Collate, split: Split, *, rows: int = ROWS, seed: int, progress: Progress | None = None
+    name: str,
+    collate: Collate,
+    split: Split,
+    *,
+    rows: int = ROWS,
+    seed: int,
+    progress: Callable[[str], Progress] | None = None,
 ) -> list[Verdict]:
     """Compares batches with torchvision's result for the same draws, up to the first step that it lacks for one sample.
 
@@ -53,75 +61,65 @@ def check_equal(
     """
     steps, left_out = followable(collate, alone=split.fields["images"].variable_size)
     followed = Collate(*steps, dtype=collate.dtype, memory_format=collate.memory_format, box_rule=collate.box_rule)
-    comparison = _Comparison(split, followed)
+    report = progress(f"comparing batches ({name}) with torchvision's") if progress is not None else None
+    tallies = {"": Tally(" levels")}  # of the images; of other fields by their names
     order = np.random.default_rng(seed).permutation(len(split))[:rows].tolist()
     fields = [field for field, spec in split.fields.items() if field == "images" or not spec.variable_size]
     with Loader(
         split, batch_size=_BATCH, fields=fields, order=order, collate=followed, seed=seed, device="cpu"
     ) as loader:
-        while comparison.images.rows < rows:
+        while tallies[""].rows < rows:
             epoch = loader.epoch
             for batch in loader:
-                comparison.add(batch, epoch)
-                if progress is not None:
-                    what = f"comparing batches ({name}) with torchvision's"
-                    progress(what, min(rows, comparison.images.rows), rows)
-    verdicts = [comparison.images.verdict("load", f"{name}, equal draws")]
-    for field, tally in sorted(comparison.fields.items()):
-        verdicts.append(tally.verdict("load", f"{name}, {field} for equal draws"))
+                for row, field, difference, limit in _differences(batch, split, followed, steps, epoch):
+                    tallies.setdefault(field, Tally()).add(difference, row, limit)
+                if report is not None:
+                    report(min(rows, tallies[""].rows), rows)
+    verdicts = [
+        tally.verdict("load", f"{name}, {field} for equal draws" if field else f"{name}, equal draws")
+        for field, tally in sorted(tallies.items())
+    ]
     notes = [f"compared up to {left_out}"] if left_out else []
     if "boxes" in split.fields and collate.box_rule.beyond_torchvision:
         notes.append(f"boxes are not compared: torchvision has no {collate.box_rule.beyond_torchvision}")
     return verdicts + [Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in notes]
 
 
-class _Comparison:
-    """Differences of a loader's rows from torchvision's results, added up.
+def _differences(
+    batch: Batch, split: Split, collate: Collate, steps: Sequence[Step], epoch: int
+) -> Iterator[tuple[str, str, float, float]]:
+    """Yields (row, field, difference, limit) of the rows of a batch from torchvision's, variable-size ones one by one.
 
-    Attributes:
-        images: those of the images, in levels of 255.
-        fields: those of labels, boxes and masks, by name.
+    The field of images is empty, and their difference in levels of 255.
     """
+    stored = split.rows(fields_of(batch)["ids"])
+    steps = [step.at_epoch(epoch) for step in steps]
+    levels = _levels(steps, collate.dtype)
+    parts: list[tuple[slice, Batch]] = [(slice(len(batch)), stored)]
+    if split.fields["images"].variable_size:
+        parts = [(slice(number, number + 1), stored[number].unsqueeze(0)) for number in range(len(batch))]
+    for part, rows in parts:
+        own, ids = batch[part], fields_of(batch[part])["ids"]
+        draws = drawn(steps, rows, fields_of(own)["seeds"], epoch, ids)
+        for k, (items, allowance) in enumerate(results(steps, draws, rows, collate.dtype)):
+            difference = _images_difference(own.images[k], items["images"], levels, allowance)
+            yield f"row {int(ids[k])}", "", difference, allowance.levels + _ROUNDING
+            for field, off, limit in _field_differences(own, rows, items, draws, k, collate.box_rule):
+                yield f"row {int(ids[k])}", field, off, limit
 
-    def __init__(self, split: Split, collate: Collate) -> None:
-        self.split, self.collate = split, collate
-        self.images = Tally(" levels")
-        self.fields: dict[str, Tally] = {}
-        self._levels = _levels(list(collate.steps), collate.dtype)
 
-    def add(self, batch: Batch, epoch: int) -> None:
-        """Compares one batch of the loader with torchvision's result; variable-size images one by one."""
-        if batch.ids is None or batch.seeds is None:
-            raise ValueError("the batch has no ids and seeds")
-        steps = [step.at_epoch(epoch) if isinstance(step, Step) else step for step in self.collate.steps]
-        stored = self.split.rows(batch.ids)
-        parts: list[tuple[slice, Batch]] = [(slice(len(batch)), stored)]
-        if self.split.fields["images"].variable_size:
-            parts = [(slice(number, number + 1), stored[number].unsqueeze(0)) for number in range(len(batch))]
-        for part, rows in parts:
-            draws = drawn(steps, rows, batch.seeds[part], epoch, batch.ids[part])
-            for k, (items, allowance) in enumerate(results(steps, draws, rows, self.collate.dtype)):
-                self._add_row(batch[part], rows, items, allowance, draws, k)
-
-    def _add_row(
-        self, batch: Batch, stored: Batch, items: Items, allowance: Allowance, draws: Sequence[StepDraws], k: int
-    ) -> None:
-        """Compares image, labels, mask and boxes of sample ``k``."""
-        row = f"row {int(batch.ids[k])}" if batch.ids is not None else ""
-        difference = _images_difference(batch.images[k], items["images"], self._levels, allowance)
-        self.images.add(difference, row, allowance.levels + _ROUNDING)
-        found = {}
-        if "targets" in items:
-            got, expected = batch.targets[k], items["targets"]
-            difference = float(apart(got, expected).max()) if got.dtype == expected.dtype else torch.inf
-            found["labels"] = difference, _TARGET_LIMIT
-        if "masks" in items and batch.masks is not None:
-            share = float((apart(batch.masks[k], items["masks"].as_subclass(Tensor)) > 0).to(torch.float64).mean())
-            found["masks"] = share, _SCATTERED if _warps(draws) else 0.0
-        if "boxes" in items and not self.collate.box_rule.beyond_torchvision:
-            found["boxes"] = _boxes_difference(batch, k, items, stored, self.collate.box_rule.least), _BOX_LIMIT
-        for name, (difference, limit) in found.items():
-            self.fields.setdefault(name, Tally()).add(difference, row, limit)
+def _field_differences(
+    batch: Batch, stored: Batch, items: Items, draws: Sequence[StepDraws], k: int, rule: BoxRule
+) -> Iterator[tuple[str, float, float]]:
+    """Yields (field, difference, limit) of labels, mask and boxes of sample ``k``."""
+    if "targets" in items:
+        got, expected = batch.targets[k], items["targets"]
+        yield "labels", float(apart(got, expected).max()) if got.dtype == expected.dtype else torch.inf, _TARGET_LIMIT
+    if "masks" in items and batch.masks is not None:
+        share = float((apart(batch.masks[k], items["masks"].as_subclass(Tensor)) > 0).to(torch.float64).mean())
+        yield "masks", share, _SCATTERED if _warps(draws) else 0.0
+    if "boxes" in items and not rule.beyond_torchvision:
+        yield "boxes", _boxes_difference(batch, k, items, stored, rule.least), _BOX_LIMIT
 
 
 def _images_difference(got: Tensor, expected: Tensor, levels: Tensor | float, allowance: Allowance) -> float:
@@ -156,7 +154,7 @@ def _boxes_difference(batch: Batch, k: int, items: Items, stored: Batch, least: 
     return difference if at == count else float("inf")
 
 
-def _levels(steps: Sequence[nn.Module], dtype: torch.dtype) -> Tensor | float:
+def _levels(steps: Sequence[Step], dtype: torch.dtype) -> Tensor | float:
     """Returns the number of levels (of 255) per unit of the output, per channel if they differ."""
     scale: Tensor | float = 1.0 if dtype == torch.uint8 else 255.0
     for step in steps:

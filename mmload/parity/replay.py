@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
@@ -63,6 +63,14 @@ _STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
 """Steps that leave boxes and masks as they are."""
 
 
+_MAGNIFIES = frozenset({levels.HUE, levels.SOLARIZE, levels.POSTERIZE, levels.EQUALIZE, levels.AUTOCONTRAST})
+_BLENDS = frozenset({levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, levels.SHARPNESS})
+_AFFINE = frozenset({levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR})
+_NEAREST = frozenset({levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST})
+_SUMS = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
+"""Operations that add several pixels, in a different order than torchvision."""
+
+
 class StepDraws(NamedTuple):
     """The draws of a step for a batch: its plan, and the window of each sample.
 
@@ -73,12 +81,12 @@ class StepDraws(NamedTuple):
     windows: list[Window]
 
 
-def followable(collate: Collate, *, alone: bool) -> tuple[list[nn.Module], str]:
+def followable(collate: Collate, *, alone: bool) -> tuple[list[Step], str]:
     """Returns the steps before the first that cannot be replayed, and that step and why.
 
     If samples are replayed ``alone``, steps that mix them cannot be.
     """
-    steps: list[nn.Module] = []
+    steps: list[Step] = []
     for step in collate.steps:
         noise = isinstance(step, augment.RandomErasing) and step.value is None
         others = isinstance(step, augment.RandomHSV | augment.Mosaic)  # of which torchvision has none
@@ -92,7 +100,7 @@ def _blank(count: int, shape: Shape) -> Plan:
     return Plan.unchanged(count, shape, 255.0)
 
 
-def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, ids: Tensor) -> list[StepDraws]:
+def drawn(steps: Sequence[Step], stored: Batch, seeds: Tensor, epoch: int, ids: Tensor) -> list[StepDraws]:
     """Returns the draws of each step for a batch; draws that depend on boxes see them as mmload moves them."""
     drawn_by_step: list[StepDraws] = []
     rows = following_fields({name: value for name, value in fields_of(stored).items() if name != "masks"})
@@ -100,8 +108,6 @@ def drawn(steps: Sequence[nn.Module], stored: Batch, seeds: Tensor, epoch: int, 
     _, channels, height, width = stored.images.shape
     plan = _blank(len(seeds), (channels, height, width))
     for index, step in enumerate(steps):
-        if not isinstance(step, Step):
-            raise TypeError(f"{type(step).__name__} cannot be replayed in torchvision")
         boxes = partial(boxes_in, rows, trail=trail) if "boxes" in rows else None
         start = plan if plan.is_variable_size else _blank(len(seeds), (channels, plan.height, plan.width))
         plan = step.describe(start, Draws(seeds.numpy(), index, epoch=epoch, ids=ids.numpy(), boxes=boxes))
@@ -123,7 +129,7 @@ def _within(old: Window, new: Window) -> Window:
     return Window(top, left, new.rows, new.cols, flips)
 
 
-def results(steps: Sequence[nn.Module], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
+def results(steps: Sequence[Step], draws: Sequence[StepDraws], stored: Batch, dtype: torch.dtype) -> list[Row]:
     """Runs torchvision's transforms on stored rows, by steps of :func:`followable` and their draws of :func:`drawn`.
 
     Returns:
@@ -148,7 +154,7 @@ def _as_floats(items: Items) -> Items:
     return items | {"images": F.to_dtype(items["images"], torch.float32, scale=True)}
 
 
-def _after(step: nn.Module, items: Items, allowance: Allowance, draw: StepDraws, k: int) -> Row:
+def _after(step: Step, items: Items, allowance: Allowance, draw: StepDraws, k: int) -> Row:
     """Applies one step that mixes no samples to sample ``k``."""
     targets = {name: items[name] for name in items if name == "targets"}
     pixels = {name: item for name, item in items.items() if name != "targets"}
@@ -175,7 +181,7 @@ def _row(stored: Batch, k: int) -> Items:
     return row
 
 
-def _transformed(step: nn.Module, items: Items, plan: Plan, window: Window, k: int) -> Items:
+def _transformed(step: Step, items: Items, plan: Plan, window: Window, k: int) -> Items:
     """Applies torchvision's transform of the step to sample ``k``, with mmload's draws."""
     if isinstance(step, augment.AlternatingHorizontalFlip):  # which no transform of torchvision's is
         return {name: F.horizontal_flip(item) if window.flips else item for name, item in items.items()}
@@ -206,7 +212,7 @@ def _applied(transform: Any, name: str, item: Any, params: dict[str, Any]) -> An
 
 
 def _params(
-    step: nn.Module, transform: Any, image: Any, boxes: Any, plan: Plan, window: Window, k: int
+    step: Step, transform: Any, image: Any, boxes: Any, plan: Plan, window: Window, k: int
 ) -> dict[str, Any] | None:
     """Returns torchvision's parameters for what mmload drew; None if the step has no effect."""
     rows, cols = image.shape[-2:]
@@ -291,8 +297,7 @@ def _pair(step: MixStep, own: Row, other: Row, mixing: Mixing, k: int) -> Row:
 
 def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tuple[Items, Allowance]:
     """Applies the program to sample ``k``; returns its fields and the allowance for its image."""
-    original: Tensor | None = None
-    mixture: Tensor | None = None
+    original = mixture = items["images"]
     before = allowance
     for code, numbers, slot in zip(program.codes[k].tolist(), program.numbers[k].tolist(), program.slots, strict=True):
         image = items["images"]
@@ -300,8 +305,6 @@ def changed(items: Items, program: Program, k: int, allowance: Allowance) -> tup
             if code == levels.MIX_BEGIN:
                 original, mixture, before = image, _share(numbers[0]) * image, allowance
                 continue
-            if original is None or mixture is None:
-                raise ValueError("a mixture is added to or ended before it has begun")
             if code == levels.MIX_ADD:
                 mixture = mixture + _share(numbers[0]) * image
                 items = items | {"images": original}
@@ -384,14 +387,6 @@ def _affine(item: Any, numbers: list[float], mode: InterpolationMode, fill: Any)
     angle, *shear = (math.degrees(value) for value in (turned + shear_y, math.atan(slant), shear_y))
     translate = (-forward @ matrix[:, 2]).tolist()
     return F.affine(item, angle, translate, scale, shear, mode, fill)
-
-
-_MAGNIFIES = frozenset({levels.HUE, levels.SOLARIZE, levels.POSTERIZE, levels.EQUALIZE, levels.AUTOCONTRAST})
-_BLENDS = frozenset({levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, levels.SHARPNESS})
-_AFFINE = frozenset({levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR})
-_NEAREST = frozenset({levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST})
-_SUMS = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
-"""Operations that add several pixels, in a different order than torchvision."""
 
 
 def _allowed(allowance: Allowance, code: int, numbers: list[float], image: Tensor) -> Allowance:

@@ -1,4 +1,4 @@
-"""The report of a parity check: one verdict per property, as a table of text, as JSON data, or in the dataset's card.
+"""The report of a parity check: one verdict per property, as a table of text or as JSON data.
 
 Verdicts are judged from the differences of rows from their references, added up per property.
 
@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 import platform
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Self
 
 import PIL
@@ -23,11 +21,7 @@ import torchvision
 from torch import Tensor
 
 import mmload
-from mmload.builder.dataset_change import write_card
 from mmload.errors import counted, one_line
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what is compared, rows done, all rows)."""
 
 _WIDTH = 100
 _NAME = 42  # maximum columns of a name; the text of a longer name starts below it
@@ -169,19 +163,6 @@ def table(report: ParityReport) -> str:
     judged, failed = sum(verdict.state != "note" for verdict in report.verdicts), len(report.failures)
     lines.append(f"{judged - failed} of {judged} hold" + (f", {failed} FAIL" if failed else ""))
     return "\n".join(lines)
-
-
-def record(folder: Path, report: ParityReport) -> None:
-    """Writes a report to the card of a dataset's manifest; replaces an earlier report.
-
-    Args:
-        folder: folder of the dataset.
-        report: the report to keep.
-
-    Raises:
-        StoreError: if it is not the dataset that was checked, or cannot be written.
-    """
-    write_card(Path(folder), "parity", report.as_json(), report.contents)
 
 
 def _lines(verdict: Verdict, part: int, width: int) -> list[str]:

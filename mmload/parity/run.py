@@ -6,8 +6,10 @@ never writes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,14 +17,14 @@ from mmload.augment import CenterCrop, Normalize, RandomCrop, RandomHorizontalFl
 from mmload.augment.collate import Collate
 from mmload.augment.views import Views
 from mmload.builder.planned_build import splits_of
-from mmload.builder.recipe import BuildRecipe
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.load import check_equal, shape_of
-from mmload.parity.report import ParityReport, Progress, Verdict
-from mmload.parity.store import check_store
-from mmload.records import has_images
+from mmload.parity.report import ParityReport, Verdict
+from mmload.parity.store import check_lists, check_rows
+from mmload.records import Progress, has_images
 from mmload.runtime.resources import check_threads
+from mmload.sources import SourceSplit
 from mmload.store.dataset import Dataset, Split
 
 DEFAULT_ROWS = 256
@@ -39,7 +41,7 @@ def run(
     seed: int = 0,
     collate: Collate | Views | None = None,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str], Progress] | None = None,
 ) -> ParityReport:
     """Compares a dataset with Pillow and torchvision: the stored rows, and the batches for training.
 
@@ -55,7 +57,7 @@ def run(
         seed: selects the rows and the draws of the batches.
         collate: the collate for the load side, or several as views; None: the usual crops, a flip and Normalize.
         threads: decoding threads; None takes the cores available.
-        progress: called with what is compared, and how many rows of how many are done.
+        progress: called with what is compared; its result is called with (rows done, rows in all).
 
     Returns:
         A verdict per property.
@@ -75,9 +77,25 @@ def run(
     if (owner := chosen[0].record.subset_of) is not None:
         raise UsageError(f"split {split!r} is a subset of {owner!r}, whose rows it shares; check split {owner!r}")
     recipe = trusted_recipe(opened.manifest.recipe, opened.path, trust=trust)
+    resolved, sources = recipe.resolved(), splits_of(replace(recipe, root=Path(source)))
     with torch.device("cpu"):  # torchvision's own functions take the default device
-        batches = _load_side(chosen, collate, seed, progress)  # first, as it takes seconds and refuses a wrong collate
-        verdicts = _store_side(chosen, recipe, Path(source), rows=rows, seed=seed, threads=threads, progress=progress)
+        # What may refuse the source or the collate comes before the minutes of decoding.
+        lists = [_lists(each, sources, resolved, Path(source)) for each in chosen]
+        batches = _load_side(chosen, collate, seed, progress)
+        verdicts = list[Verdict]()
+        for each, (of_lists, found) in zip(chosen, lists, strict=True):
+            verdicts += of_lists
+            if found:
+                verdicts += check_rows(
+                    each,
+                    sources[each.name],
+                    resolved,
+                    found,
+                    rows=rows,
+                    seed=seed,
+                    threads=threads,
+                    progress=progress,
+                )
     settings = {
         "dataset": opened.path.name,
         "splits": [each.name for each in chosen],
@@ -88,36 +106,21 @@ def run(
     return ParityReport(settings=settings, verdicts=(*verdicts, *batches), contents=opened.manifest.contents)
 
 
-def _store_side(
-    splits: list[Split],
-    recipe: BuildRecipe,
-    root: Path,
-    *,
-    rows: int | None,
-    seed: int,
-    threads: int | None,
-    progress: Progress | None,
-) -> list[Verdict]:
-    """Checks the stored rows of each split."""
-    resolved = recipe.resolved()
-    sources = splits_of(replace(recipe, root=root))
-    verdicts: list[Verdict] = []
-    for split in splits:
-        if not len(split):
-            verdicts.append(Verdict(part=split.name, name="rows", state="note", text="the split has no rows"))
-            continue
-        if split.name not in sources:
-            raise SourceError(
-                f"{root} has no split {split.name!r}, it has {choices(sources)}; give the folder that it was built from"
-            )
-        verdicts += check_store(
-            split, sources[split.name], resolved, rows=rows, seed=seed, threads=threads, progress=progress
+def _lists(
+    split: Split, sources: Mapping[str, SourceSplit], recipe: Mapping[str, Any], root: Path
+) -> tuple[list[Verdict], list[int]]:
+    """Checks order, classes and labels of a split, as :func:`check_lists`; raises SourceError for another source."""
+    if not len(split):
+        return [Verdict(part=split.name, name="rows", state="note", text="the split has no rows")], []
+    if split.name not in sources:
+        raise SourceError(
+            f"{root} has no split {split.name!r}, it has {choices(sources)}; give the folder that it was built from"
         )
-    return verdicts
+    return check_lists(split, sources[split.name], recipe)
 
 
 def _load_side(
-    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Progress | None
+    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Callable[[str], Progress] | None
 ) -> list[Verdict]:
     """Checks batches of the first split that has images."""
     split = next((each for each in splits if len(each) and has_images(each.fields)), None)
@@ -137,7 +140,7 @@ def _load_side(
 
 
 def usual_collates(split: Split) -> dict[str, Collate]:
-    """Returns the steps of common training recipes, for the size of a split's images."""
+    """Returns the collates that most trainings use, for the size of a split's images."""
     channels, height, width = shape_of(split)
     if split.fields["images"].variable_size:
         return _variable_size_collates(split, channels, min(height, width))

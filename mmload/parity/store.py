@@ -18,7 +18,8 @@ from torchvision.datasets.folder import find_classes
 
 from mmload.errors import SampleError, SourceError, StoreError, counted
 from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
-from mmload.parity.report import Progress, Tally, Verdict, apart
+from mmload.parity.report import Tally, Verdict, apart
+from mmload.records import Progress
 from mmload.runtime.files import read_regular
 from mmload.runtime.random_words import permuted
 from mmload.runtime.resources import in_threads
@@ -34,35 +35,44 @@ _MOVED_LIMIT = 1e-3  # pixels
 _PADDED_LIMIT = 1.001  # pixels, of images that torchvision's CenterCrop pads
 
 
-def check_store(
+def check_lists(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[list[Verdict], list[int]]:
+    """Compares order, classes and labels of all rows of a split with its source; decodes nothing.
+
+    Returns:
+        The verdicts, and for each row the index of its sample; -1 where the source has no such sample.
+
+    Raises:
+        SourceError: if the source has none of the split's samples.
+        StoreError: if the dataset cannot be read.
+    """
+    ordered, found = _check_order(split, source, recipe)
+    folder = _class_folder(source, recipe)
+    return [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)], found
+
+
+def check_rows(
     split: Split,
     source: SourceSplit,
     recipe: Mapping[str, Any],
+    found: Sequence[int],
     *,
     rows: int | None,
     seed: int,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str], Progress] | None = None,
 ) -> list[Verdict]:
-    """Compares a split with its source: decodes some rows, or all, and looks at order, classes and labels of all.
+    """Compares pixels and other fields of some rows, or all, with their samples, decoded again.
 
     Raises:
         UsageError: if the recipe has no torchvision equivalent.
-        SourceError: if the source has none of the split's samples.
-        StoreError: if the store cannot be read.
+        StoreError: if the dataset cannot be read.
     """
-    ordered, found = _check_order(split, source, recipe)
-    folder = _class_folder(source, recipe)
-    verdicts = [ordered, _check_classes(split, source, folder), *_check_labels(split, source, folder, found)]
     chosen = _chosen(source, found, rows, seed)
     references = ReferenceMaker(source, recipe)
-    compared: Iterable[_RowDifferences] = in_threads(
-        chosen, partial(_compare_row, split, references, found, recipe), threads
-    )
-    if progress is not None:
-        what = f"comparing rows of {split.name} with the photographs, decoded again"
-        compared = _counted(compared, partial(progress, what), len(chosen))
-    return verdicts + _verdicts(split.name, compared)
+    what = f"comparing rows of {split.name} with the photographs, decoded again"
+    report = None if progress is None else progress(what)
+    compared = in_threads(chosen, partial(_compare_row, split, references, found, recipe), threads)
+    return _verdicts(split.name, compared, len(chosen), report)
 
 
 def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -> tuple[Verdict, list[int]]:
@@ -200,21 +210,14 @@ class _RowDifferences:
     differences: tuple[tuple[str, float, float], ...] = ()
 
 
-def _counted(
-    compared: Iterable[_RowDifferences], progress: Callable[[int, int], None], total: int
-) -> Iterator[_RowDifferences]:
-    """Yields the differences of rows, and reports how many have been compared."""
-    for done, row in enumerate(compared, 1):
-        yield row
-        progress(done, total)
-
-
-def _verdicts(part: str, compared: Iterable[_RowDifferences]) -> list[Verdict]:
+def _verdicts(part: str, compared: Iterable[_RowDifferences], rows: int, progress: Progress | None) -> list[Verdict]:
     """Returns a verdict per kind of file and per field, for unreadable samples, and a note per difference by design."""
     tallies: dict[str, Tally] = {}
     by_design: Counter[str] = Counter()
     unread = []
-    for row in compared:
+    for done, row in enumerate(compared, 1):
+        if progress is not None:
+            progress(done, rows)
         if row.unread:
             unread.append(row.unread)
         if row.by_design:

@@ -31,15 +31,24 @@ from mmload.pictures.drawing import (
 from mmload.pictures.instance_masks import parts_of, rectangles_of_runs, without_padding
 from mmload.records import SEGMENTS, VOID
 
+Array = npt.NDArray[Any]
+
+MOST_CELLS = 1024
+"""A sheet of so many takes two seconds and 90 MB of memory; nobody looks at more of them at once."""
+
+_OBJECTS = ("keypoints", "corners", *(name for pair in SEGMENTS for name in pair))
+
+SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids", *_OBJECTS)
+"""The fields of a batch that a cell shows."""
+
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11
 _GAP, _MARGIN, _LEGEND, _LEGEND_COLUMN = 8, 12, 12, 180
 _MOST_CLASSES = 60  # in the legend
 _LEAST, _MOST = 128, 192
 """Pixels of a cell: small images grow by whole factors, larger ones shrink. In fewer than 128 few names have room."""
+
 _MANY = 200  # cells: more get the least size, as no screen has room for them, and a sheet takes half the time
-MOST_CELLS = 1024
-"""A sheet of so many takes two seconds and 90 MB of memory; nobody looks at more of them at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +80,8 @@ class Cell:
     skeleton: tuple[tuple[int, int], ...] = ()
 
 
-def contact_sheet(
-    cells: Sequence[Cell], columns: int, *, title: str = "", classes: Sequence[str] = (), side: int | None = None
-) -> Image.Image:
-    """Draws a page of pictures in reading order, each fitted into a square of ``side`` pixels.
-
-    Without a side it is as suits the largest picture.
+def contact_sheet(cells: Sequence[Cell], columns: int, *, title: str = "", classes: Sequence[str] = ()) -> Image.Image:
+    """Draws a page of pictures in reading order, each fitted into a square whose side suits the largest of them.
 
     Raises:
         TypeError: if the number of columns is not an integer.
@@ -84,7 +89,7 @@ def contact_sheet(
     """
     if not 1 <= len(cells) <= MOST_CELLS:
         raise ValueError(f"there are {len(cells):,} pictures; show from 1 to {MOST_CELLS:,}")
-    columns, side = min(operator.index(columns), len(cells)), side or _side(cells)
+    columns, side = min(operator.index(columns), len(cells)), _side(cells)
     if columns < 1:
         raise ValueError(f"columns is {columns}; give at least 1")
     lines = any(cell.name for cell in cells), any(cell.detail for cell in cells)
@@ -178,14 +183,6 @@ def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.
         draw.rectangle((left, top + 2, left + _LEGEND, top + 2 + _LEGEND), fill=color, outline=_QUIET)
         draw.text((left + _LEGEND + 4, top), cut(name, letters, column - 3 * _LEGEND), font=letters, fill=_TEXT)
     return legend
-
-
-Array = npt.NDArray[Any]
-
-_OBJECTS = ("keypoints", "corners", *(name for pair in SEGMENTS for name in pair))
-
-SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids", *_OBJECTS)
-"""The fields of a batch that a cell shows."""
 
 
 def cells_of(

@@ -20,15 +20,35 @@ from PIL import Image, ImageDraw, ImageFont
 from mmload.errors import one_line
 from mmload.records import VOID
 
+try:
+    from isal.isal_zlib import compress, crc32
+except ImportError:  # no wheel for this platform: three times slower
+    from zlib import compress, crc32
+
+Pixels = npt.NDArray[np.uint8]
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+Color = tuple[int, int, int]
+
+VOID_COLOR = (255, 255, 255)
+
 _GOLDEN = 0.61803398875  # turns of the color circle from class to class: neighbors differ, and no two of many are equal
 _OPACITY = 0.5
-VOID_COLOR = (255, 255, 255)
-_LABEL = 11
 _TINT = 70  # opacity of polygons, of 255
 _DOT = 2  # radius of a keypoint in pixels
+_LABEL = 11
 _FEW = 5
+_LEVEL = 1 / 255
 
-Color = tuple[int, int, int]
+_SQUARE = 8  # pixels of a side of its squares
+_LIGHT, _DARK = 255, 204
+"""The two grays of the checkerboard behind transparent pixels."""
+
+_FILES = ("DejaVuSans.ttf", "Arial Unicode.ttf", "arial.ttf")
+"""Fonts of many scripts, where the system has one; Pillow's own has Latin letters only."""
+
+_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # of PNG, by channels: gray, gray and alpha, RGB, RGB and alpha
+_COMPRESSION_LEVEL = 1
+_SUB = 1  # the filter: each pixel less the one to its left
 
 
 def color_of(index: int) -> Color:
@@ -136,13 +156,6 @@ def _largest(boxes: npt.NDArray[np.float32], labels: Sequence[int]) -> set[int]:
     )
 
 
-Pixels = npt.NDArray[np.uint8]
-
-_SQUARE = 8  # pixels of a side of its squares
-_LIGHT, _DARK = 255, 204
-"""The two grays of the checkerboard behind transparent pixels."""
-
-
 def picture(image: Pixels) -> Image.Image:
     """Converts an image, uint8 [C, H, W], to a color picture, whose transparent pixels show a checkerboard.
 
@@ -182,9 +195,6 @@ def levels(images: npt.NDArray[np.generic], mean: tuple[float, ...] = (), std: t
     return np.round(floats.clip(0, 1) * 255).astype(np.uint8)
 
 
-_LEVEL = 1 / 255
-
-
 def fitted(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     """Resizes a picture to fit into a square of ``side`` pixels, and returns the factor, too.
 
@@ -194,12 +204,6 @@ def fitted(image: Image.Image, side: int) -> tuple[Image.Image, float]:
     scale = float(int(factor)) or factor
     size = [max(1, round(pixels * scale)) for pixels in image.size]
     return image.resize(size, Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.HAMMING), scale
-
-
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-
-_FILES = ("DejaVuSans.ttf", "Arial Unicode.ttf", "arial.ttf")
-"""Fonts of many scripts, where the system has one; Pillow's own has Latin letters only."""
 
 
 @cache
@@ -226,16 +230,6 @@ def cut(text: str, letters: Font, width: int) -> str:
     counts = range(min(len(text), width) + 1)
     most = bisect_right(counts, float(width), key=lambda count: letters.getlength(f"{text[:count].rstrip()}..."))
     return f"{text[: max(most - 1, 0)].rstrip()}..."
-
-
-try:
-    from isal.isal_zlib import compress, crc32
-except ImportError:  # no wheel for this platform: three times slower
-    from zlib import compress, crc32
-
-_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by channels: gray, gray and alpha, RGB, RGB and alpha
-_COMPRESSION_LEVEL = 1
-_SUB = 1  # the filter: each pixel less the one to its left
 
 
 def png(pixels: npt.NDArray[Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Cores and memory that this process may use, threads for this rank, and pools of single-threaded workers.
+"""Cores and memory that this process may use, packages, threads for this rank, pools of single-threaded workers.
 
 Limits of cgroups, version 2 or 1, are read from /proc and /sys; those of all ancestor groups apply, too.
 
@@ -64,6 +64,16 @@ def cpu_fact(name: str) -> str:
     """Returns what /proc/cpuinfo says of the first core, such as its flags; empty if it does not say it."""
     found = re.search(rf"^{name}\s*: (.*)$", _text(ROOT / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else ""
+
+
+def installed_version(package: str) -> str | None:
+    """Returns the version of an installed package, which is not imported; None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # takes 20 ms, which few commands need
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def check_threads(threads: int | None) -> None:

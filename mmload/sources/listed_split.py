@@ -452,7 +452,9 @@ def read_entries(path: str | Path) -> list[Entry]:
     try:
         text = read_regular(path, most=MOST_BYTES).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
-        raise RecipeError(f"cannot read the list {path} ({error.strerror}); give a file with a name a line") from error
+        raise RecipeError(
+            f"cannot read the list {path} ({error.strerror}); give a file with one name per line"
+        ) from error
     return entries_in(text, path)
 
 

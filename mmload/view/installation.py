@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from mmload.runtime.resources import (
     binding,
     cpu_quota,
     free_memory,
+    installed_version,
     local_ranks,
     processor_name,
     threads_of_rank,
@@ -58,8 +58,8 @@ def installation_facts(dataset: Path | None = None) -> dict[str, Any]:
         "mmload": mmload.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "packages": {name: _version(name) for name in PACKAGES},
-        "extras": {name: _version(package) for name, package in EXTRAS.items()},
+        "packages": {name: installed_version(name) for name in PACKAGES},
+        "extras": {name: installed_version(package) for name, package in EXTRAS.items()},
         "processor": _processor(),
         "machine_code": _machine_code(),
         "turbojpeg": turbojpeg_library() is not None,
@@ -118,13 +118,6 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
             "of memory that are free; each epoch reads from the disk what does not fit (docs/loading.md)"
         )
     return lines
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _processor() -> dict[str, Any]:

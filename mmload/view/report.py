@@ -6,7 +6,7 @@ pass over its pixels. :mod:`mmload.view.report_page` writes the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from mmload.errors import one_line
-from mmload.records import has_images
+from mmload.records import Progress, has_images
 from mmload.runtime.resources import in_threads
 from mmload.sources.listed_split import line_of
 from mmload.store.checksum import crc32
@@ -41,9 +41,6 @@ ASPECTS = (0.0, 0.2, 0.33, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0)
 
 PER_IMAGE = (0, 1, 2, 3, 5, 9, 17, 33, 65)
 """Edges of the numbers of boxes of an image."""
-
-Progress = Callable[[int, int], None]
-"""Called with (rows done, rows in all)."""
 
 _AT_ONCE = 65536  # samples' names
 _VARIABLE_AT_ONCE = 16  # variable-size rows, or masks, one after the other
@@ -113,8 +110,8 @@ def report(dataset: Dataset, *, progress: Progress = lambda done, total: None) -
     for (name, split), start, stop in zip(splits.items(), starts, starts[1:], strict=False):
         small[name] = thumbnails(
             split,
-            grays=grays[start:stop],
-            progress=lambda rows, _, before=start: progress(before + rows, len(grays)),  # type: ignore[misc]
+            grays[start:stop],
+            lambda rows, _, before=start: progress(before + rows, len(grays)),  # type: ignore[misc]
         )
     sizes = {name: _sizes(split) for name, split in splits.items()}
     found = [one for name in splits for one in _outliers(name, small[name], sizes[name])]
@@ -194,27 +191,25 @@ def _copied(found: Copies, names: list[str], starts: Numbers) -> list[CopiedPict
 
 @dataclass(frozen=True, kw_only=True)
 class Thumbnails:
-    """Thumbnails of all rows of a split.
+    """Numbers of all rows of a split that are found with their thumbnails.
 
     Attributes:
-        grays: float32 [N, 16, 16], mean grays of blocks, 0 to 255.
         mean: float32 [N], mean gray of the row.
         std: float32 [N], standard deviation of its grays.
         checksums: uint32 [N], of its pixels and shape: CRC-32.
     """
 
-    grays: Floats
     mean: Floats
     std: Floats
     checksums: npt.NDArray[np.uint32]
 
 
-def thumbnails(
-    split: Split, *, grays: Floats | None = None, progress: Progress = lambda done, total: None
-) -> Thumbnails:
-    """Makes the thumbnails of all rows, in their order, in ``grays`` if given; reads every image once."""
+def thumbnails(split: Split, grays: Floats, progress: Progress) -> Thumbnails:
+    """Writes the thumbnails of all rows, mean grays of blocks from 0 to 255, into ``grays``, float32 [N, 16, 16].
+
+    It reads every image once.
+    """
     spec, rows = split.fields["images"], len(split)
-    grays = np.empty((rows, SIDE, SIDE), np.float32) if grays is None else grays
     mean, std, checksums = np.empty(rows, np.float32), np.empty(rows, np.float32), np.empty(rows, np.uint32)
     at_once = _VARIABLE_AT_ONCE if spec.variable_size else max(1, _IMAGE_BYTES // spec.row_bytes)
 
@@ -229,7 +224,7 @@ def thumbnails(
 
     for stop in in_threads(range(0, rows, at_once), reduced):
         progress(stop, rows)
-    return Thumbnails(grays=grays, mean=mean, std=std, checksums=checksums)
+    return Thumbnails(mean=mean, std=std, checksums=checksums)
 
 
 def _images(split: Split, start: int, stop: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:

@@ -35,6 +35,20 @@ _STEP = 256 // BINS
 _SHORTER_SIDES = (0, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 """Edges of the shorter sides of source images, in pixels."""
 
+_COLUMNS, _SIDE = 8, 128
+"""Thumbnails in a line of a wide page, and their pixels; a narrow page has four in a line."""
+
+_MOST_SHOWN, _MOST_DRAWN = 144, 18
+"""Rows of all splits together, so that a page of many splits stays below 5 MB; a third of these of a split at most."""
+
+_MOST_OUTLIERS = 48
+_MOST_COPIED, _MOST_ROWS = 48, 8  # pictures in several rows, and rows of each
+
+_EVALUATED = (
+    "<h3>As evaluation sees them</h3><p class=quiet>As they are stored, or resized or cropped in the middle: "
+    "evaluation applies no random steps.</p>"
+)
+
 # Contrast with the page, light / dark (WCAG): text 15.9 / 13.1, quiet 5.7 / 7.9, bars 4.6 / 5.3.
 _STYLE = """
 :root { color-scheme: light dark; --text: #222; --page: #fff; --line: #ddd; --quiet: #666; --bar: #2a72cc;
@@ -55,7 +69,8 @@ figcaption, .quiet { color: var(--quiet) } .bar { display: inline-block; height:
 .bars td:last-child { width: 60% }
 ul.grid, ul.legend { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0 }
 ul.grid > li { width: 13rem } ul.grid ul.cells { margin: 0 }
-ul.legend { gap: .2rem 1rem } ul.legend span { display: inline-block; width: .8em; height: .8em; margin-right: .4em }
+ul.legend { gap: .2rem 1rem } ul.legend span { display: inline-block; width: .8em; height: .8em; margin-right: .4em;
+outline: 1px solid var(--quiet) }
 ul.cells { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); gap: .5rem; list-style: none;
 margin: .5rem 0; padding: 0; font-size: .85em; line-height: 1.3 }
 .cells img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--code);
@@ -70,7 +85,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
     """Writes the page on the results of :func:`mmload.view.facts.facts` and :func:`mmload.view.report.report`.
 
     Raises:
-        UsageError: if rows cannot be drawn by the requested steps or recipe.
+        UsageError: if rows cannot be drawn by the requested steps or preset.
     """
     sections = [
         ("Findings", _findings(facts, report)),
@@ -297,21 +312,6 @@ def _cell(value: object) -> str:
 
 
 # Pictures: thumbnails in grids, with captions that follow the colors of the page.
-
-
-_COLUMNS, _SIDE = 8, 128
-"""Thumbnails in a line of a wide page, and their pixels; a narrow page has four in a line."""
-
-_MOST_SHOWN, _MOST_DRAWN = 144, 18
-"""Rows of all splits together, so that a page of many splits stays below 5 MB; a third of these of a split at most."""
-
-_MOST_OUTLIERS = 48
-_MOST_COPIED, _MOST_ROWS = 48, 8  # pictures in several rows, and rows of each
-
-_EVALUATED = (
-    "<h3>As evaluation sees them</h3><p class=quiet>As they are stored, or resized or cropped in the middle: "
-    "evaluation applies no random steps.</p>"
-)
 
 
 def one_line_of(text: object) -> str:

@@ -35,6 +35,8 @@ _SIDE = 224
 _CANVAS = 640
 """Pixels of a side of variable-size images with boxes or masks, as detection models take them."""
 
+_EVALUATED = ("val", "test", "dev", "eval")
+
 _LIKE = 'write steps of mmload.augment, as in "RandomCrop(24), ColorJitter(0.4, 0.4)"'
 
 
@@ -101,9 +103,6 @@ def usual_steps(fields: Mapping[str, FieldSpec]) -> str:
         size = str(sides[0]) if sides[0] == sides[1] else str(tuple(sides))
         return f"RandomCrop({size}, padding={max(1, min(sides) // 8)}), RandomHorizontalFlip()"
     return f"RandomResizedCrop({min(_SIDE, *sides)}), RandomHorizontalFlip()"
-
-
-_EVALUATED = ("val", "test", "dev", "eval")
 
 
 def is_evaluated(split: Split) -> bool:

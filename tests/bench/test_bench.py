@@ -16,7 +16,7 @@ from mmload.bench.contender_server import BesideSample, LoadSample, TrainSample
 from mmload.bench.machine import files_below, make_cold, resident_bytes
 from mmload.bench.options import BenchOptions
 from mmload.bench.record import Record, Row
-from mmload.bench.report import COLORS, INK, WIDTH, check_plot, draw, number, table, verdict
+from mmload.bench.report import COLORS, INK, WIDTH, check_plot, draw, number, report_text, verdict
 from mmload.bench.task import task_of
 from mmload.bench.train import SMALL, check_model
 from mmload.errors import MmloadError, UsageError
@@ -72,7 +72,7 @@ BEYOND = (trained_row(STOCK, 1380.0, 0.1, 0.6), trained_row(OWN, 2350.0, 0.02, 0
 
 
 @pytest.mark.parametrize(
-    ("rows", "told", "not_told"),
+    ("rows", "said", "not_said"),
     [
         (  # without training it compares the best of both, and says what it cannot know
             (SLOWER, STOCK, BROKEN, OWN, FILL),
@@ -134,11 +134,11 @@ BEYOND = (trained_row(STOCK, 1380.0, 0.1, 0.6), trained_row(OWN, 2350.0, 0.02, 0
     ],
 )
 def test_verdict_names_the_bottleneck_and_only_what_was_measured(
-    rows: tuple[Row, ...], told: list[str], not_told: list[str]
+    rows: tuple[Row, ...], said: list[str], not_said: list[str]
 ) -> None:
     text = verdict(rows, cores=2, device="cpu")
-    assert [words for words in told if words not in text] == []
-    assert [words for words in not_told if words in text] == []
+    assert [words for words in said if words not in text] == []
+    assert [words for words in not_said if words in text] == []
 
 
 def test_verdict_depends_on_the_device_and_on_what_is_missing() -> None:
@@ -228,7 +228,7 @@ failed: FFCV raw, 2 threads: its process died
 def test_the_table_has_the_verdict_and_what_was_measured(
     rows: tuple[Row, ...], building: dict[str, list[float]], text: str
 ) -> None:
-    shown = table(replace(record(*rows), building=building))
+    shown = report_text(replace(record(*rows), building=building))
     assert shown.rstrip("\n") == text.rstrip("\n")
     assert max(map(len, shown.splitlines())) <= WIDTH
 
@@ -239,7 +239,7 @@ def test_a_record_is_plain_data(whole: Record) -> None:
     assert [result["name"] for result in body["results"]] == [each.name for each in whole.rows]
 
 
-def test_a_chart_is_a_picture_with_every_colour_and_no_label_at_its_edge(whole: Record, tmp_path: Path) -> None:
+def test_a_chart_is_a_picture_with_every_color_and_no_label_at_its_edge(whole: Record, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     named = replace(whole, settings=whole.settings | {"dataset": "holiday-256", "layout": "rows of 3 x 256 x 256"})
     longest = {row.name: f"{row.name:w<38}" for row in named.rows}  # characters: the width of the table, too

@@ -22,7 +22,6 @@ from torch import Tensor
 from torchvision.transforms import v2
 from waiting import until
 
-from mmload.bench.contender_server import _closable
 from mmload.bench.contenders import Contender, entries
 from mmload.bench.contenders.entry import converted, installed
 from mmload.bench.contenders.stock import no_source
@@ -131,7 +130,7 @@ def reference(task: Task) -> Tensor:
 
 
 def same_labels(labels: Tensor, task: Task) -> bool:
-    expected = torch.bincount(torch.tensor(task.targets), minlength=10) * task.repeats
+    expected = torch.bincount(torch.tensor(task.rows.targets), minlength=10) * task.repeats
     return torch.equal(torch.bincount(labels, minlength=10), expected)
 
 
@@ -154,7 +153,7 @@ def test_what_comes_out_is_what_the_task_asks_for(
     assert images.mean().item() == pytest.approx(expected.mean().item(), abs=0.12)
     assert images.std().item() == pytest.approx(expected.std().item(), abs=0.12)
     if augment == "crop":  # an epoch that is left early does not depend on the kind of crop
-        with closing(_closable(contender())) as abandoned:
+        with closing(contender()) as abandoned:
             next(abandoned)
         assert len(collect(contender, task)[0]) == 48
 
@@ -169,7 +168,7 @@ def test_without_augmentation_every_row_comes_out_as_often_as_it_should(task: Ta
     nearest, row = distances.min(dim=1)
     assert nearest.max() <= DECODED.get(name, 0.0)
     assert torch.bincount(row, minlength=len(rows)).tolist() == [task.repeats] * len(rows)
-    assert torch.equal(labels, torch.tensor(task.targets)[row])
+    assert torch.equal(labels, torch.tensor(task.rows.targets)[row])
     assert not torch.equal(images, other)
 
 
@@ -212,8 +211,8 @@ def test_voc_is_left_out_for_its_labels_and_not_for_want_of_a_dataset(devkit: De
     out = devkit.root.parent / "out"
     build(BuildRecipe(kind="voc", root=devkit.root, out=out, transforms=square(6), options={"task": kind}))
     task = Task(dataset=out, split="train", source=devkit.root, crop=4, images=1, threads=1, workers=(0,))
-    told = no_source(task)
-    assert told.startswith("torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class")
+    reason = no_source(task)
+    assert reason.startswith("torchvision's VOCDetection and VOCSegmentation give annotations and masks, not one class")
     assert names_of(task) == ["mmload.Loader, disk, 1 thread", "mmload.Loader, memory, 1 thread"]
 
 
@@ -272,7 +271,7 @@ def test_a_conversion_is_made_once_and_never_half(tmp_path: Path) -> None:
 
 
 def test_an_epoch_of_ffcv_that_is_cut_short_where_its_thread_is_done_ends(task: Task, scratch: Path) -> None:
-    with closing(_closable(made(task, scratch, "FFCV raw, 2 threads")())) as batches:
+    with closing(made(task, scratch, "FFCV raw, 2 threads")()) as batches:
         for _ in range(2):  # of five, and three fit into its queue: its thread waits to add the end of the epoch
             next(batches)
         (feeder,) = (thread for thread in threading.enumerate() if hasattr(thread, "output_queue"))

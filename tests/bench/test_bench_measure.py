@@ -47,7 +47,7 @@ def results(task: Task) -> dict[str, Row]:
     entries = [fake(name, name, "peer", need=1) for name in troubles]  # what is needed may take minutes to answer
     options = BenchOptions(full=True)  # a busy machine has to have room for all
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"_LONGEST_TURN": 2.0, "ROUNDS": 2, "PATIENCE": 1.0}.items():
+        for name, value in {"LONGEST_TURN": 2.0, "ROUNDS": 2, "PATIENCE": 1.0}.items():
             patch.setattr(f"mmload.bench.measure.{name}", value)
         return {result.name: result for result in measure(task, [*entries, fake("good", "", "stock")], options)}
 
@@ -165,7 +165,7 @@ def test_training_is_compared_with_training_without_any_loading(task: Task, tmp_
 
 
 def test_only_the_fastest_of_each_kind_is_trained(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
+    monkeypatch.setattr("mmload.bench.measure.LONGEST_TURN", 0.5)
     entries = [fake("slower", "slow", "stock"), fake("faster", "", "stock"), fake("own"), cached_entry()]
     monkeypatch.setattr("mmload.bench.measure.ROUNDS", 1)
     results = {result.name: result for result in measure(task, entries, BenchOptions(full=True, train=SMALL))}

@@ -1,4 +1,4 @@
-"""``mmload bench --steps RECIPE``: what every contender has to make."""
+"""``mmload bench --steps PRESET``: what every contender has to make."""
 
 from __future__ import annotations
 

@@ -144,12 +144,12 @@ def test_a_row_that_passes_its_limit_is_disturbed_and_noted() -> None:
     assert [note for note in notes_of(rows, OPTIONS, 1.0) if note.startswith("disturbed: own: ")]
 
 
-@pytest.mark.parametrize(("busy", "told"), [(0.9, True), (0.1, False)])
+@pytest.mark.parametrize(("busy", "said"), [(0.9, True), (0.1, False)])
 def test_a_busy_machine_is_part_of_the_verdict(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, busy: float, told: bool
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, busy: float, said: bool
 ) -> None:
     monkeypatch.setattr("mmload.bench.run.busy_share", lambda: busy)
     monkeypatch.setattr("mmload.bench.run.measure", lambda *_: [measured("own", 5)])
     record = run_on_dataset(dataset.path, None, BenchOptions(size=24))
-    assert ("other programs used 90% of the processors" in record.verdict) == told
+    assert ("other programs used 90% of the processors" in record.verdict) == said
     assert record.machine["busy_before"] == busy

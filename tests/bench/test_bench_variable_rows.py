@@ -17,7 +17,7 @@ from mmload.bench.contenders.entry import installed
 from mmload.bench.contenders.stock import stored_steps
 from mmload.bench.options import BenchOptions
 from mmload.bench.record import Record
-from mmload.bench.report import table
+from mmload.bench.report import report_text
 from mmload.bench.run import settings_of
 from mmload.bench.task import Task, task_of
 from mmload.builder.pipeline import build
@@ -115,6 +115,6 @@ def test_table_and_record_say_the_layout(task: Task) -> None:
     settings = settings_of(task, options()) | {"cache": "warm"}
     record = Record(settings=settings, machine={}, versions={}, rows=[])
     encoding = task.rows.fields["images"].encoding
-    assert record.settings["layout"] == f"--layout variable, {encoding}, {task.row_bytes / 1000:.1f} kB a row"
+    assert record.settings["layout"] == f"--layout variable, {encoding}, {task.row_bytes / 1000:.1f} kB per row"
     assert record.settings["stored"] == [3, None, None]
-    assert " ".join(table(record).split()).startswith(f"{record.settings['layout']}, resized-crop 24, flip")
+    assert " ".join(report_text(record).split()).startswith(f"{record.settings['layout']}, resized-crop 24, flip")

@@ -14,7 +14,7 @@ from fake_contenders import measured
 
 from mmload.bench.options import SECONDS
 from mmload.bench.record import Record
-from mmload.bench.report import table
+from mmload.bench.report import report_text
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 
@@ -32,7 +32,7 @@ def done(dataset: Dataset, folder: Path, tmp_path_factory: pytest.TempPathFactor
     if find_spec("matplotlib") is not None:
         words += ["--plot", out / "a.png"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmload.bench.measure._LONGEST_TURN", 0.5)
+        patch.setattr("mmload.bench.measure.LONGEST_TURN", 0.5)
         patch.setitem(SECONDS, False, 30.0)
         return mmload("bench", copy, "--source", folder, *TINY, *words), out
 
@@ -100,7 +100,7 @@ def test_variable_bench_is_recorded_in_the_dataset_card(done: tuple[Done, Path])
 def test_a_name_forges_no_line() -> None:
     row = replace(measured("x\nFORGED\x1b[31m", 1.0), differs="1\nFORGED")
     settings = {"layout": "\nFORGED", "batch_size": 1, "cache": "\nFORGED"}
-    text = table(Record(settings=settings, machine={}, versions={}, rows=[row]))
+    text = report_text(Record(settings=settings, machine={}, versions={}, rows=[row]))
     assert text.count("\\nFORGED") == 5
     assert not [line for line in text.splitlines() if line.strip().startswith("FORGED")]
     assert "\x1b" not in text

@@ -11,11 +11,10 @@ from meanwhile import Killed, once
 from updating import add_pictures, change
 
 import mmload
-from mmload.builder import columns, dataset_change, staging
+from mmload.builder import columns, dataset_change, planned_build, staging
 from mmload.builder import verify as verify_module
 from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, build_part, update
-from mmload.builder.planned_build import PlannedBuild
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.staging import Staging
 from mmload.builder.verify import repair, verify
@@ -60,7 +59,7 @@ def test_a_change_removes_no_shards_of_an_update_that_has_begun_meanwhile(square
 
 def test_an_update_beside_gc_is_not_told_of_damage(updated, source, monkeypatch):
     add_pictures(source, 3)
-    once(monkeypatch, PlannedBuild, "probed_plan", before=lambda: remove_unused(updated.out))
+    once(monkeypatch, planned_build, "Staging", before=lambda: remove_unused(updated.out))
     update(updated)
     assert verify(updated.out) == []
 

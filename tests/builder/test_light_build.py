@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from mmload.builder.pipeline import build
 from mmload.builder.planned_build import splits_of
 from mmload.builder.recipe import BuildRecipe
 from mmload.sources import KnowsBoxes
-from mmload.sources.imagefolder import ImageFolderSource
 
 PROGRAM = """
 import json, sys
@@ -83,18 +81,3 @@ def test_build_of_photographs_imports_no_torchvision(tmp_path: Path) -> None:
     shown = run([["build", "imagefolder", "photos", "out", "--size", "32"]], tmp_path)
     assert shown[0].startswith("built out: 2 images")
     assert "torchvision" not in shown[-1]
-
-
-def test_rate_of_a_build_counts_from_the_first_file_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = ImageFolderSource.splits
-
-    def splits(source: ImageFolderSource) -> object:
-        time.sleep(0.2)
-        return find(source)
-
-    monkeypatch.setattr(ImageFolderSource, "splits", splits)
-    recipe = BuildRecipe(kind="imagefolder", root=folders(tmp_path / "photos"), out=tmp_path / "out", side=32)
-    report = build(recipe)
-    assert 0 < report.decoding <= report.seconds - 0.2
-    assert report.rate == report.built / (report.decoding - report.compiled)
-    assert build(recipe).decoding == 0

@@ -65,7 +65,7 @@ def test_a_part_that_commits_after_another_leaves_no_folder(job, monkeypatch):
 
 
 def test_a_late_part_is_not_refused_while_another_removes_what_is_left(job, monkeypatch):
-    plan, admitted = PlannedBuild(job).probed_plan(), []
+    plan, admitted = PlannedBuild(job).plan, []
     build_part(job, "1/1")
 
     def late():
@@ -147,7 +147,7 @@ def test_a_part_of_an_update_that_looks_as_another_commits_is_not_refused(grown,
 @pytest.mark.usefixtures("unlocked")
 def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(grown, monkeypatch):
     work = PlannedBuild(grown, UPDATE)
-    with Staging(grown.out, work.probed_plan(), shared=True) as first:
+    with Staging(grown.out, work.plan, shared=True) as first:
         made = all_built(work, first)
         with_another = lambda: once(monkeypatch, staging_module, "read", after=lambda: first.commit(made))  # noqa: E731
         once(monkeypatch, staging_module, "add_to_dataset", before=with_another)
@@ -158,7 +158,7 @@ def test_a_second_commit_of_an_update_without_locks_keeps_the_version_before(gro
 @pytest.mark.usefixtures("unlocked")
 def test_a_file_that_another_part_has_moved_is_not_missing_without_locks(grown, monkeypatch):
     work, dataset_files, lists = PlannedBuild(grown, UPDATE), staging_module.dataset_files, []
-    with Staging(grown.out, work.probed_plan(), shared=True) as first:
+    with Staging(grown.out, work.plan, shared=True) as first:
         made = all_built(work, first)
 
         def then_another_moves_one(manifest):
@@ -208,7 +208,7 @@ def test_a_late_part_of_a_build_removes_no_shards_of_an_update_that_tries_again(
 def test_the_list_of_origins_has_the_time_of_the_listing_whoever_commits(job, monkeypatch):
     build_part(job, "1/2")
     work, write = PlannedBuild(job), shards.write_blocks
-    with Staging(job.out, work.probed_plan(), shared=True) as first:
+    with Staging(job.out, work.plan, shared=True) as first:
         made = all_built(work, first)
         listed = (first.paths.dataset / "train" / "origins.jsonl").stat().st_mtime_ns
 

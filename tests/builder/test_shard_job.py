@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from mmload.builder import shards as store
 from mmload.builder.pipeline import build
-from mmload.builder.planned_build import fields_of, plan_shards, samples_per_shard, splits_of
+from mmload.builder.planned_build import fields_of, plan_shards, splits_of
 from mmload.builder.recipe import BuildRecipe, square
-from mmload.builder.shard_job import ShardJob, chunk_rows
+from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, ShardPlan
 from mmload.builder.transforms import TransformChain
-from mmload.errors import BuildError, RecipeError
-from mmload.records import DTYPES, FieldSpec, Sample
+from mmload.errors import BuildError, RecipeError, SampleError
+from mmload.records import DTYPES, Sample
 
 
 @pytest.fixture
@@ -33,53 +33,12 @@ def made(folder: Path, tmp_path: Path) -> BuildRecipe:
     )
 
 
-@given(
-    samples=st.integers(0, 10**6),
-    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=3),
-    shard_bytes=st.integers(1, 10**9),
-)
-def test_a_plan_covers_every_sample_once(samples: int, sizes: list[int], shard_bytes: int) -> None:
-    fields = {f"f{i}": FieldSpec(dtype="float32", shape=(size, 3)) for i, size in enumerate(sizes)}
-    row = sum(12 * size for size in sizes)
-    if samples * row / shard_bytes > 2000:
-        shard_bytes = samples * row
-    plans = plan_shards("train", samples, samples_per_shard(samples, fields, shard_bytes))
-    assert [plan.index for plan in plans] == list(range(len(plans)))
-    edges = [plan.start for plan in plans] + [samples]
-    assert edges[0] == 0
-    assert [plan.stop for plan in plans] == edges[1:]
-    for plan in plans:
-        assert plan.stop - plan.start == 1 or (plan.stop - plan.start) * row <= shard_bytes
-    assert 1 <= chunk_rows(fields) <= 256
-
-
-@pytest.mark.parametrize(
-    ("side", "shard_bytes", "expected"),
-    [
-        (224, 2**30, 2**30 // (3 * 224 * 224 + 8) // 64 * 64),  # 147 KiB per row: 64 KiB pages
-        (224, 64 * (3 * 224 * 224 + 8), 64),
-        (224, 50 * (3 * 224 * 224 + 8), 48),  # 16 KiB pages
-        (224, 9 * (3 * 224 * 224 + 8), 8),  # 4 KiB pages
-        (224, 7 * (3 * 224 * 224 + 8), 7),  # none: 4 rows would be too few
-        (256, 3 * (3 * 256 * 256 + 8), 3),  # whole pages a row
-        (224, 10**12, 10**12 // (3 * 224 * 224 + 8)),  # one shard
-    ],
-)
-def test_shard_files_of_several_shards_are_multiples_of_a_page(side: int, shard_bytes: int, expected: int) -> None:
-    fields = {
-        "images": FieldSpec(dtype="uint8", shape=(3, side, side)),
-        "targets": FieldSpec(dtype="int64", shape=()),
-    }
-    assert samples_per_shard(10**5, fields, shard_bytes) == expected
-
-
-def test_shard_rows_of_all_large_fields_fill_pages_where_that_fits() -> None:
-    fields = {
-        "images": FieldSpec(dtype="uint8", shape=(3, 64, 64)),
-        "masks": FieldSpec(dtype="uint8", shape=(1, 60, 60)),
-    }
-    row = 3 * 64 * 64 + 3600
-    assert samples_per_shard(10**6, fields, 4500 * row) == 4096  # 3600 = 16 * 225, of 64 KiB
+@given(samples=st.integers(0, 10**4), shard_samples=st.integers(1, 10**5), first=st.integers(0, 9))
+def test_a_plan_covers_every_sample_once(samples: int, shard_samples: int, first: int) -> None:
+    plans = plan_shards("train", samples, shard_samples, first)
+    assert [plan.index for plan in plans] == list(range(first, first + len(plans)))
+    assert [row for plan in plans for row in range(plan.start, plan.stop)] == list(range(samples))
+    assert all(len(plan) == shard_samples for plan in plans[:-1])
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -171,6 +130,19 @@ def test_a_field_whose_dtype_changes_is_named(dtype: str, other: str) -> None:
     )
     with pytest.raises(RecipeError, match=message):
         rows_of(Featured(dtype, other))
+
+
+class Padded(Tiny):
+    """Rows of a source of another package, with boxes that it does not call a list."""
+
+    def read(self, index: int) -> Sample:
+        sample = super().read(index)
+        return Sample(sample.id, {**sample.fields, "boxes": torch.zeros(2, 4), "counts": torch.tensor(1)}, sample.size)
+
+
+def test_boxes_that_are_no_list_are_refused() -> None:
+    with pytest.raises(SampleError, match="give boxes without padding as a list"):
+        fields_of("train", Padded(3), TransformChain(()), False)
 
 
 def test_what_is_written_to_the_disk_ahead_is_the_same(

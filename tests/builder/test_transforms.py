@@ -31,31 +31,29 @@ KINDS = st.sampled_from(INTERPOLATIONS)
 
 
 def made(height: int, width: int, boxes: int = 5, seed: int = 0) -> Sample:
-    """Noise with a mask and some boxes, the last two places of which are empty."""
+    """Noise with a mask and some boxes."""
     random = torch.Generator().manual_seed(seed + 100 * height + width)
     corners = torch.rand(boxes, 2, 2, generator=random) * torch.tensor([width, height])
     low, high = corners.aminmax(dim=1)
-    full = torch.zeros(boxes + 2, 4)
-    full[:boxes] = torch.cat([low, high], 1)
     return Sample(
         "it",
         {
             "images": torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=random),
             "masks": torch.randint(0, 21, (height, width), dtype=torch.uint8, generator=random),
-            "boxes": full,
-            "labels": torch.cat([torch.arange(boxes), torch.full((2,), -1)]),
-            "difficult": torch.tensor([number % 2 == 0 for number in range(boxes)] + [False] * 2),
+            "boxes": torch.cat([low, high], 1),
+            "labels": torch.arange(boxes),
+            "difficult": torch.tensor([number % 2 == 0 for number in range(boxes)]),
             "counts": torch.tensor(boxes),
         },
         (height, width),
+        lists=frozenset({"boxes", "labels", "difficult"}),
     )
 
 
 def theirs(sample: Sample, step: object) -> tuple[Tensor, Tensor, Tensor]:
     """(images, masks, real boxes) after a step of torchvision's."""
     height, width = sample.fields["images"].shape[-2:]
-    count = int(sample.fields["counts"])
-    boxes = tv_tensors.BoundingBoxes(sample.fields["boxes"][:count], format="XYXY", canvas_size=(height, width))
+    boxes = tv_tensors.BoundingBoxes(sample.fields["boxes"], format="XYXY", canvas_size=(height, width))
     images, masks = tv_tensors.Image(sample.fields["images"]), tv_tensors.Mask(sample.fields["masks"])
     return tuple(part.as_subclass(Tensor) for part in step(images, masks, boxes))
 
@@ -65,7 +63,7 @@ def resize(size: int | list[int] | tuple[int, int], kind: str) -> v2.Resize:
 
 
 def check(sample: Sample, got: Sample, step: object, drops: bool = True) -> None:
-    """Equal pixels; of torchvision's boxes those that have an area, in their order, in front, and nothing behind.
+    """Equal pixels; of torchvision's boxes those that have an area, in their order.
 
     Resizing ``drops`` none.
     """
@@ -73,14 +71,10 @@ def check(sample: Sample, got: Sample, step: object, drops: bool = True) -> None
     assert torch.equal(got.fields["images"], images)
     assert torch.equal(got.fields["masks"], masks)
     keep = ((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])) | (not drops)
-    count = int(got.fields["counts"])
-    assert count == int(keep.sum())
-    assert torch.allclose(got.fields["boxes"][:count], boxes[keep], atol=1e-4, rtol=0)
-    for name, empty in (("boxes", 0), ("labels", -1), ("difficult", False)):
-        values = got.fields[name]
-        assert name == "boxes" or torch.equal(values[:count], sample.fields[name][: len(keep)][keep])
-        assert (values[count:] == empty).all()
-        assert values.shape == sample.fields[name].shape
+    assert int(got.fields["counts"]) == int(keep.sum())
+    assert torch.allclose(got.fields["boxes"], boxes[keep], atol=1e-4, rtol=0)
+    for name in ("labels", "difficult"):
+        assert torch.equal(got.fields[name], sample.fields[name][keep])
     assert {name: tensor.dtype for name, tensor in got.fields.items()} == {
         name: tensor.dtype for name, tensor in sample.fields.items()
     }
@@ -169,14 +163,14 @@ def test_a_row_without_boxes_or_masks() -> None:
         assert list(step(sample).fields) == ["images"]
 
 
-def test_boxes_that_a_crop_leaves_out_make_room_for_those_behind() -> None:
+def test_boxes_that_a_crop_leaves_out_go_with_what_belongs_to_them() -> None:
     sample = made(20, 20, boxes=3)
-    sample.fields["boxes"][:3] = torch.tensor([[0.0, 0, 4, 4], [8, 8, 12, 12], [0, 9, 30, 11]])
+    sample.fields["boxes"] = torch.tensor([[0.0, 0, 4, 4], [8, 8, 12, 12], [0, 9, 30, 11]])
     got = CenterCropSample(size=10)(sample).fields
     assert got["counts"] == 2
-    assert got["boxes"].tolist()[:3] == [[3, 3, 7, 7], [0, 4, 10, 6], [0, 0, 0, 0]]
-    assert got["labels"].tolist() == [1, 2, -1, -1, -1]
-    assert got["difficult"].tolist() == [False, True, False, False, False]
+    assert got["boxes"].tolist() == [[3, 3, 7, 7], [0, 4, 10, 6]]
+    assert got["labels"].tolist() == [1, 2]
+    assert got["difficult"].tolist() == [False, True]
     assert sample.fields["counts"] == 3  # what came in is as it was
 
 

@@ -51,7 +51,7 @@ def assert_equal(ours, theirs, rounding=()):
 def test_coco_export_builds_the_same_rows(built, tmp_path, task, size):
     dataset = built(task, size)
     made = to_coco(dataset, tmp_path / "again")
-    assert made.notes == ()
+    assert made.notes == []
     assert_equal(dataset, rebuilt(tmp_path / "again", "coco.toml", tmp_path / "built again"))
 
 
@@ -99,7 +99,7 @@ def test_yolo_export_builds_the_same_rows(tmp_path, task):
     )
     dataset = open_dataset(build(recipe).out)
     exported = to_yolo(dataset, tmp_path / "again")
-    assert exported.notes == ()
+    assert exported.notes == []
     rounding = {"polygons": 1e-9, "boxes": 1e-5} if task == "instances" else {}
     assert_equal(dataset, rebuilt(tmp_path / "again", "yolo.toml", tmp_path / "built again"), rounding)
 
@@ -154,10 +154,10 @@ def test_coco_export_without_boxes_is_refused(dataset, tmp_path):
         to_coco(dataset, tmp_path / "coco")
 
 
-@pytest.mark.parametrize(("names", "told"), [("", True), ("kpt_names: {0: [nose, left_eye, right_eye]}\n", False)])
-def test_coco_export_says_that_names_of_keypoints_lose_their_flip(tmp_path, names, told):
+@pytest.mark.parametrize(("names", "said"), [("", True), ("kpt_names: {0: [nose, left_eye, right_eye]}\n", False)])
+def test_coco_export_says_that_names_of_keypoints_lose_their_flip(tmp_path, names, said):
     made = YoloSet(tmp_path / "yolo", f"kpt_shape: [3, 3]\nflip_idx: [0, 2, 1]\n{names}")
     made.image("a", *LINES["keypoints"])
     built = build(BuildRecipe(kind="yolo", root=made.root, out=tmp_path / "built")).out
     notes = to_coco(open_dataset(built), tmp_path / "again").notes
-    assert [("which ones a flip exchanges" in note) for note in notes] == [True] * told
+    assert [("which ones a flip exchanges" in note) for note in notes] == [True] * said

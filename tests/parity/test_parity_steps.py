@@ -19,8 +19,8 @@ IMAGE = torch.zeros((3, 40, 48), dtype=torch.uint8)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_known(name: str) -> None:
     step = STEPS[name]()
-    ragged = isinstance(step, augment.RandomZoomOut | augment.RandomIoUCrop)
-    steps = [step, augment.Resize((8, 8))] if ragged else [step]
+    varies = isinstance(step, augment.RandomZoomOut | augment.RandomIoUCrop)
+    steps = [step, augment.Resize((8, 8))] if varies else [step]
     collate = Collate(*steps)
     followed, left_out = followable(collate, alone=False)
     unlike = name == "noise" or isinstance(step, augment.RandomHSV)

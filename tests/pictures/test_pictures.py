@@ -147,13 +147,13 @@ def test_a_sheet_has_every_cell_in_its_place() -> None:
     colors = [(200, 0, 0), (0, 200, 0), (0, 0, 200), (200, 200, 0), (0, 200, 200)]
     images = [np.zeros((3, 40, 40), np.uint8) + np.array(color, np.uint8)[:, None, None] for color in colors]
     cells = [Cell(image=image, name="<b>", detail="row 1") for image in images]
-    shown = pixels(contact_sheet(cells, 2, title="a title", side=40))
+    shown = pixels(contact_sheet(cells, 2, title="a title"))
     found = [np.argwhere((shown == color).all(2)) for color in colors]
-    assert [len(places) for places in found] == [1600] * 5
+    assert [len(places) for places in found] == [160**2] * 5  # each is shown four times as large
     rows, columns = [places[:, 0].mean() for places in found], [places[:, 1].mean() for places in found]
     assert rows[0] == rows[1] < rows[2] == rows[3] < rows[4]
     assert columns[0] == columns[2] == columns[4] < columns[1] == columns[3]
-    untitled = pixels(contact_sheet(cells, 2, side=40))
+    untitled = pixels(contact_sheet(cells, 2))
     assert rows[0] == np.argwhere((untitled == colors[0]).all(2))[:, 0].mean() + len(shown) - len(untitled)
     with pytest.raises(ValueError, match="there are 0 pictures"):
         contact_sheet([], 2)

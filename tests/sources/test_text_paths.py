@@ -70,8 +70,7 @@ def test_lists_and_recipes(tmp_path: Path, folder: Path) -> None:
 @pytest.mark.slow
 def test_parity_and_bench(out: str, folder: Path, tmp_path: Path) -> None:
     report = parity.run(out, str(folder), rows=2)
-    parity.record(out, report)
-    assert "parity" in read(out).card
+    assert report.passed
     with pytest.raises(StoreError, match="no such dataset"):
         run_on_dataset(f"{tmp_path}/none", str(folder), BenchOptions())
     with pytest.raises(SourceError, match="no such folder"):

@@ -12,10 +12,10 @@ import pytest
 from building import make_pictures, recipe
 from conftest import contents
 
+from mmload.builder.dataset_change import write_card
 from mmload.builder.pipeline import build
 from mmload.builder.verify import compare, repair, verify
 from mmload.errors import DamagedError, MmloadError, StoreError
-from mmload.parity import ParityReport, record
 from mmload.records import FieldSpec
 from mmload.store.manifest import FileRecord, Manifest, ShardRecord, SplitRecord, loads, read, sealed_text
 
@@ -216,7 +216,7 @@ def test_dataset_with_other_shard_sizes_is_verified_repaired_and_recorded(tmp_pa
         assert build(wide, overwrite=True).manifest.splits["train"].shard_samples == 9
     assert verify(out) == []
     assert compare(out, source) == []
-    record(out, ParityReport(settings={}, verdicts=(), contents=read(out).contents))
+    write_card(out, "parity", {"verdicts": []}, read(out).contents)
     assert "parity" in read(out).card
     whole = contents(out)
     (out / "train/000001/images.memmap").unlink()

@@ -11,7 +11,7 @@ from building import changed_manifest
 from conftest import complaint, mmload, ran
 
 from mmload.builder.dataset_change import write_card
-from mmload.parity import ParityReport, Verdict, record
+from mmload.parity import ParityReport, Verdict
 from mmload.store.dataset import Dataset
 from mmload.store.manifest import read
 
@@ -55,14 +55,14 @@ def test_what_checks_recorded_is_shown(copy: Path) -> None:
     contents = read(copy).contents
     assert mmload("verify", copy, "--record").stdout.splitlines()[0] == f"recorded in the card of {copy}"
     verdicts = [Verdict(part="train", name=name, state="pass", text="") for name in "abc"]
-    record(copy, ParityReport(settings={}, verdicts=tuple(verdicts), contents=contents))
+    write_card(copy, "parity", ParityReport(settings={}, verdicts=tuple(verdicts)).as_json(), contents)
     write_card(copy, "bench", {"date": "2026-01-02T03:04", "verdict": "mmload is limited by memory."}, contents)
     said = mmload("info", copy).stdout
     assert ": whole\n" in said
     assert ": all 3 checks hold\n" in said
     assert "  bench      2026-01-02: mmload is limited by memory.\n" in said
     failing = Verdict(part="train", name="d", state="fail", text="")
-    record(copy, ParityReport(settings={}, verdicts=(*verdicts, failing), contents=contents))
+    write_card(copy, "parity", ParityReport(settings={}, verdicts=(*verdicts, failing)).as_json(), contents)
     assert ": 1 of 4 checks fail\n" in mmload("info", copy).stdout
 
 

@@ -200,13 +200,13 @@ def test_every_kind_of_rows_has_a_page_with_what_was_recorded(every_kind: Datase
         assert words in text
 
 
-@pytest.mark.parametrize(("name", "recipe"), [*((name, None) for name in kinds()), ("segmentation", "simclr")])
-def test_the_code_of_a_page_loads_the_split(name: str, recipe: str | None, every_kind: Dataset) -> None:
+@pytest.mark.parametrize(("name", "preset"), [*((name, None) for name in kinds()), ("segmentation", "simclr")])
+def test_the_code_of_a_page_loads_the_split(name: str, preset: str | None, every_kind: Dataset) -> None:
     split = every_kind[name]
     variables: dict[str, Any] = {}
-    exec(training_of(recipe, 3).code(split), variables)
+    exec(training_of(preset, 3).code(split), variables)
     loaded = variables["images" if "images" in split.fields else "features"]
-    assert [len(view) for view in (loaded if recipe else [loaded])] == [6] * (2 if recipe else 1)
+    assert [len(view) for view in (loaded if preset else [loaded])] == [6] * (2 if preset else 1)
 
 
 def test_report_shows_the_steps_that_are_asked_for(every_kind: Dataset, tmp_path: Path) -> None:

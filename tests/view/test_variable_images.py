@@ -21,6 +21,7 @@ from mmload.builder.recipe import BuildRecipe, square
 from mmload.export import to_huggingface
 from mmload.store.dataset import cells_of_rows
 from mmload.view.browse_pages import Pages
+from mmload.view.duplicates import SIDE
 from mmload.view.report import class_rows, report, thumbnails
 from mmload.view.training import drawn_cells
 
@@ -98,9 +99,14 @@ def test_thumbnails_are_those_of_squares_of_the_same_pixels(tmp_path: Path) -> N
         Image.fromarray(image.transpose(1, 2, 0)).save(source / f"{number}.png")
     build(BuildRecipe(kind="imagefolder", root=source.parent, out=tmp_path / "squares", transforms=square(20)))
     ran("build", "imagefolder", source.parent, tmp_path / "whole", "--layout", "variable", "--size", 20)
-    whole, squares = (thumbnails(package.open(tmp_path / name)["train"]) for name in ("whole", "squares"))
-    for name in ("grays", "mean", "std", "checksums"):
+    grays = np.empty((2, 5, SIDE, SIDE), np.float32)
+    whole, squares = (
+        thumbnails(package.open(tmp_path / name)["train"], into, lambda done, total: None)
+        for name, into in zip(("whole", "squares"), grays, strict=True)
+    )
+    for name in ("mean", "std", "checksums"):
         assert (getattr(whole, name) == getattr(squares, name)).all()
+    assert (grays[0] == grays[1]).all()
 
 
 def test_copies_and_classes_of_masks_are_found(tmp_path: Path) -> None:

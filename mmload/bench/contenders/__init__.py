@@ -23,7 +23,7 @@ def entries(task: Task) -> list[ContenderEntry]:
     """Returns every contender, in the order of the table; entries that cannot run here contain the reason.
 
     Raises:
-        SourceError: if the task's source does not exist, or is not what the store was built from.
+        SourceError: if the task's source does not exist, or is not what the dataset was built from.
     """
     check_source(task)
     groups = (stock_entries, tutorial_entries, ffcv_entries, dali_entries, own_entries)

@@ -5,7 +5,7 @@ The pipeline runs on the CPU alone or, with device "cuda", decodes and transform
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def dali_loader(task: Task, scratch: Path) -> Contender:
     """Makes a pipeline with DALI's own threads and its own iterator for PyTorch."""
     batches: Any = _pipeline(task)
 
-    def epoch() -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch() -> Generator[tuple[Tensor, Tensor]]:
         nonlocal batches
         current, batches = batches or _pipeline(task), None  # DALI cannot restart in the middle of an epoch
         for (batch,) in current:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +21,8 @@ ROOM_SHARE = 1 / 8
 """Upper bound on the share of free space for one conversion: there are up to four of them."""
 
 
-Contender = Callable[[], Iterator[tuple[Any, Tensor]]]
-"""One way to load, made and used in its own process: yields the batches of one epoch in a new order.
+Contender = Callable[[], Generator[tuple[Any, Tensor]]]
+"""One way to load, made and used in its own process: yields the batches of an epoch in a new order; closing ends it.
 
 A batch is images [B, C, H, W], or a tuple of them if the task has several views, and labels [B], on the task's device.
 It is ready to use, and may become invalid when the next one is requested. Threads and processes end with the last
@@ -56,7 +56,7 @@ class ContenderEntry:
     make: Callable[[Task, Path], Contender]
 
 
-def moved(loader: Iterable[tuple[Any, Tensor]], device: str) -> Iterator[tuple[Any, Tensor]]:
+def moved(loader: Iterable[tuple[Any, Tensor]], device: str) -> Generator[tuple[Any, Tensor]]:
     """Yields the batches of a loader on the device; from pinned memory the copy overlaps with the next batch."""
     for images, labels in loader:
         views = [images] if isinstance(images, Tensor) else images

@@ -6,7 +6,7 @@ a contender is created: this takes seconds and needs OpenCV's libraries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ def ffcv_loader(task: Task, scratch: Path, *, mode: str) -> Contender:
         pipelines={"image": _image_pipeline(task), "label": _label_pipeline(task)},
     )
 
-    def epoch() -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch() -> Generator[tuple[Tensor, Tensor]]:
         # A batch's memory is reused a few batches later.
         batches = iter(loader)
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import SubsetRandomSampler
 
-from mmload.bench.contenders.entry import Contender, ContenderEntry
+from mmload.bench.contenders.entry import Contender, ContenderEntry, moved
 from mmload.bench.task import Task
 from mmload.errors import counted
 from mmload.loader import Loader
@@ -29,7 +29,7 @@ def loader_of_tier(task: Task, scratch: Path, *, tier: str) -> Contender:
         threads=task.threads,
         returns=("images", "targets" if "targets" in task.rows.fields else "ids"),
     )
-    return lambda: iter(loader)
+    return partial(moved, loader, task.device)
 
 
 def own_entries(task: Task) -> list[ContenderEntry]:

@@ -86,7 +86,7 @@ def tutorial_entries(task: Task) -> list[ContenderEntry]:
 def write_maps(task: Task, folder: Path) -> None:
     """Writes the stored rows as files to map (the tutorial sets no path, so its maps are in /dev/shm, at any size)."""
     split = task.rows
-    stored = TensorDict({"targets": torch.tensor(task.targets)}, [len(split)]).memmap_(str(folder))
+    stored = TensorDict({"targets": torch.tensor(split.targets)}, [len(split)]).memmap_(str(folder))
     shape = torch.Size((len(split), *split.fields["images"].shape))
     images = stored.make_memmap("images", shape, dtype=torch.uint8)
     for first in range(0, len(split), _AT_ONCE):
