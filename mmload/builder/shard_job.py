@@ -339,7 +339,7 @@ class ChunkAssembly:
         row = self.next_image()
         if row is None:
             row = np.empty((height, self._channels, width), np.uint8)
-        copy_and_sum(image, row, sums, layout is not None, *inside)
+        copy_and_sum(image.ctypes.data, *image.strides, row, sums, layout is not None, *inside)
         found = {"sums": sums[0].tolist(), "squares": sums[1].tolist(), "pixels": inside[2] * inside[3]}
         return found, None if layout is None else (*encoded(sample, row, layout), (height, width))
 
@@ -473,7 +473,7 @@ def chunk_of_block(
     if has_images(fields):
         sums = np.zeros((2, fields["images"].channels), np.int64)
         for image in rows["images"].numpy():
-            copy_and_sum(image, image, sums, False, 0, 0, *size)
+            copy_and_sum(image.ctypes.data, *image.strides, image, sums, False, 0, 0, *size)
         own, squares = sums.tolist()
         pixels = len(indices) * math.prod(size)
         origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=pixels))  # one for all rows
