@@ -607,19 +607,16 @@ def _most_skipped(most: int | str, samples: int, skip: bool) -> int:
 # What the source and the transforms have left out.
 
 
-def split_warnings(statistics: Statistics, images: int) -> list[str]:
-    """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
+def split_warnings(statistics: Statistics, images: int) -> Iterator[str]:
+    """Yields a warning about what the transforms dropped of a split, if anything is lost."""
     losses = statistics.losses
-    dropped, emptied = losses.get(BOXES_DROPPED, 0), losses.get(IMAGES_EMPTIED, 0)
-    if not dropped:
-        return []
-    were = "was" if dropped == 1 else "were"
-    bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
-    boxes = counted(losses.get(BOXES, 0), "box", "boxes")
-    return [
-        f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
-        "a Letterbox or an exact Resize keeps the whole image",
-    ]
+    if dropped := losses.get(BOXES_DROPPED, 0):
+        emptied, boxes = losses.get(IMAGES_EMPTIED, 0), counted(losses[BOXES], "box", "boxes")
+        bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
+        yield (
+            f"{dropped:,} of {boxes} {'was' if dropped == 1 else 'were'} dropped: the transforms keep no pixel of them"
+            f"{bare}; a Letterbox or an exact Resize keeps the whole image"
+        )
 
 
 _OF_BOXES = {
