@@ -100,7 +100,7 @@ def export(
     with interruptible("nothing was exported"):
         made = write(opened, out, choice, threads=threads, progress=progress("export"), **more)
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
-    warn(list(made.notes))
+    warn(made.notes)
     if made.next:
         show("next:", *(f"  {line}" for line in made.next))
 

@@ -148,7 +148,7 @@ def browse(
     check_target("--marks", file, dataset, source)
     screens = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     has_screen = sys.platform == "darwin" or bool(screens)  # else a browser would open in this terminal
-    with Server(pages, port) as server, interruptible(f"marks are in {file}"):
+    with Server(pages, port) as server, interruptible(f"marks that were made are in {file}"):
         show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C stops it")
         sys.stdout.flush()
         if not no_open and has_screen:

@@ -70,12 +70,12 @@ def to_coco(
         export.note_omitted("COCO", _KNOWN)
         described = [objects_of(split) for split, _ in export.chosen]
         if any(objects.flip not in ((), mirrored_names(objects.keypoints)) for objects in described):
-            export.notes.append(
+            export.made.notes.append(
                 "COCO tells by left and right in the names of keypoints which ones a flip exchanges, and these do not"
             )
         why_none = "it would build other rows (more than 3 channels, or splits of different tasks)"
         export.write_recipe(RECIPE, _source(export.chosen), why_none)
-    return export.done()
+    return export.made
 
 
 def check_boxes(chosen: Sequence[ChosenSplit]) -> None:

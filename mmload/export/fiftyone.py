@@ -61,8 +61,8 @@ def to_fiftyone(
         made.delete()
         raise
     export.note_omitted("FiftyOne", _USED)
-    export.next.append(shlex.join(["fiftyone", "app", "launch", made.name]))
-    return export.done()
+    export.made.next.append(shlex.join(["fiftyone", "app", "launch", made.name]))
+    return export.made
 
 
 def _new_dataset(name: str) -> Any:

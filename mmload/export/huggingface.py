@@ -120,7 +120,7 @@ def save_huggingface(
         if shown:
             enable_progress_bar()
     quoted = json.dumps(str(out), ensure_ascii=False)
-    return Exported(out=Path(out), rows=rows, next=(f"datasets.load_from_disk({quoted})",))
+    return Exported(out=Path(out), rows=rows, next=[f"datasets.load_from_disk({quoted})"])
 
 
 class _Rows:

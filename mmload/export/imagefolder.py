@@ -65,13 +65,13 @@ def to_imagefolder(
             lines.append(json.dumps(entry))
         (export.folder / LIST).write_text("\n".join([*lines, ""]), encoding="ascii")
         export.note_omitted("an ImageFolder", {"images", "targets"})
-        export.notes += _renamed(classes, folders)
+        export.made.notes.extend(_renamed(classes, folders))
         names = list(map(without_surrogates, classes))
         is_named = len(set(names)) == len(names) and all(map(str.strip, names))
         source = {"kind": "list", "file": LIST, "classes": names} if is_named else None
         why_none = "mmload decodes files to gray or RGB only, and class names have to differ and be more than spaces"
         export.write_recipe(RECIPE, source, why_none)
-    return export.done()
+    return export.made
 
 
 def _check_targets(chosen: Sequence[ChosenSplit]) -> None:

@@ -10,7 +10,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,19 +62,19 @@ def png_of_mask(mask: npt.NDArray[Any]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """An export that is complete.
+    """Description of an export.
 
     Attributes:
         out: its folder.
-        rows: number of rows written.
+        rows: number of rows.
         notes: notes on differences from the dataset, one sentence each.
         next: suggested next steps, lines of a shell or of Python.
     """
 
     out: Path
     rows: int
-    notes: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
 
 
 class PngExport:
@@ -84,8 +84,7 @@ class PngExport:
         chosen: the rows to export, split by split.
         place: absolute path of the destination.
         folder: folder to write into; it becomes the destination when it is complete.
-        notes: differences from the dataset, one sentence each.
-        next: commands to run next.
+        made: description of the export, to which a format adds notes and next steps.
 
     Raises:
         UsageError: if the destination is taken, or there are no such rows, or no images that a PNG can hold.
@@ -101,10 +100,9 @@ class PngExport:
         threads: int | None,
         progress: Progress | None,
     ) -> None:
-        self._out, self.place = Path(out), check_destination(Path(out), dataset.path)
-        self.chosen = chosen_rows(dataset, choice)
+        self.place, self.chosen = check_destination(Path(out), dataset.path), chosen_rows(dataset, choice)
+        self.made = Exported(out=Path(out), rows=sum(len(rows) for _, rows in self.chosen))
         self._threads, self._progress = threads, progress
-        self.notes, self.next = list[str](), list[str]()
         for split, _ in self.chosen:
             spec = split.fields.get("images")
             if not is_image(spec):
@@ -138,7 +136,7 @@ class PngExport:
         """Notes the fields that have no place in a format."""
         omitted = sorted({name for split, _ in self.chosen for name in split.fields} - known)
         if omitted:
-            self.notes.append(f"{where} has no place for {', '.join(omitted)}: left out")
+            self.made.notes.append(f"{where} has no place for {', '.join(omitted)}: left out")
 
     def write_recipe(self, name: str, source: Mapping[str, Any] | None, why_none: str) -> None:
         """Writes the recipe in TOML that builds the same rows again.
@@ -148,7 +146,7 @@ class PngExport:
         """
         modes = {CHANNELS[split.fields["images"].channels] for split, _ in self.chosen}
         if source is None or modes not in ({"RGB"}, {"L"}):
-            self.notes.append(f"no {name}: {why_none}")
+            self.made.notes.append(f"no {name}: {why_none}")
             return
         lines = [f"# The same rows again: mmload build --config {name} . NEW", "", "[source]"]
         lines += [f"{key} = {_toml(value)}" for key, value in source.items()]
@@ -156,12 +154,9 @@ class PngExport:
         if any(split.fields["images"].variable_size for split, _ in self.chosen):
             lines += ["", "[store]", 'layout = "variable"']
         (self.folder / name).write_text(without_surrogates("\n".join([*lines, ""])), encoding="utf-8")
-        self.next.append(shlex.join(["mmload", "build", "--config", str(self.place / name), str(self.place), "NEW"]))
-
-    def done(self) -> Exported:
-        """Returns the description of the export, which is complete."""
-        rows = sum(len(rows) for _, rows in self.chosen)
-        return Exported(out=self._out, rows=rows, notes=tuple(self.notes), next=tuple(self.next))
+        self.made.next.append(
+            shlex.join(["mmload", "build", "--config", str(self.place / name), str(self.place), "NEW"])
+        )
 
 
 def check_installed(module: str, extra: str) -> None:

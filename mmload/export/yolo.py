@@ -80,8 +80,8 @@ def to_yolo(
         (export.folder / "data.yaml").write_text(_description(export.chosen, task, names), encoding="utf-8")
         export.note_omitted("YOLO", {"images", "labels", "counts"} | _FIELDS[task] | _empty(export.chosen))
         export.write_recipe(RECIPE, {"kind": "yolo", "task": task}, "mmload decodes files to gray or RGB only")
-        export.notes += [f"{count:,} objects {what}" for what, count in changes.items()]
-    return export.done()
+        export.made.notes.extend(f"{count:,} objects {what}" for what, count in changes.items())
+    return export.made
 
 
 def _task(chosen: Sequence[ChosenSplit]) -> str:

@@ -460,11 +460,11 @@ class MappedRows(Protocol):
 
     def begun(self, places: Places, files: Numbers, starts: Numbers) -> PreparedRows:
         """Asks the system to read rows that are mapped."""
-        from mmload.runtime.resident_pages import announce, can_populate
+        from mmload.runtime.resident_pages import can_populate, prefetch
 
         lengths = np.ascontiguousarray(places["bytes"])
         absent = (
-            announce(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
+            prefetch(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
         )
         return PreparedRows(self, places, files, starts, absent)
 

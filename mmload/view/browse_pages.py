@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from mmload.errors import MmloadError, SampleError, UsageError, choices, one_line
+from mmload.errors import MmloadError, SampleError, UsageError, one_line
 from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, name_of_target, shown_classes
 from mmload.pictures.drawing import data_url, encoded, name_of
 from mmload.records import has_images
@@ -140,7 +140,7 @@ class Pages:
 
     def _rows(self, query: Mapping[str, str]) -> PageReply:
         """Lists some rows of a split, of one class or of all, or of those that are marked."""
-        split = self._split(query)
+        split = self._dataset[query.get("split", "")]
         offset, count = _number(query, "offset", 0), min(_number(query, "count", 48), MOST_ROWS)
         if "marked" in query:
             chosen: Numbers | range = self._marked(split)
@@ -231,14 +231,8 @@ class Pages:
         ids = [each for name in names for each in originals_of(name)]
         return np.array(sorted({row for each in ids for row in split.samples.rows_of(each)}), np.int64)
 
-    def _split(self, query: Mapping[str, str]) -> Split:
-        name = query.get("split", "")
-        if name not in self._dataset:
-            raise UsageError(f"split {name!r:.80} does not exist; use one of {choices(self._dataset)}")
-        return self._dataset[name]
-
     def _row_of(self, query: Mapping[str, str]) -> tuple[Split, int]:
-        split, row = self._split(query), _number(query, "row")
+        split, row = self._dataset[query.get("split", "")], _number(query, "row")
         if row >= len(split):
             raise UsageError(f"row {row} is not in split {split.name}, which has {len(split):,}")
         return split, row

@@ -138,7 +138,7 @@ def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequenc
         UsageError: if there is no such split or row, or several splits and none is named.
         DamagedError, StoreError: if the list of samples is damaged or cannot be read.
     """
-    names = _splits(manifest, split)
+    names = _splits(folder, manifest, split)
     if len(names) > 1:
         raise UsageError(f"{folder.title} has the splits {choices(names)}; say which with --split")
     name = names[0]
@@ -161,7 +161,7 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
         UsageError: if no row was made of it; the message says so if it was left out, and why.
         DamagedError, StoreError: if the lists of samples are damaged or cannot be read.
     """
-    names = _splits(manifest, split)
+    names = _splits(folder, manifest, split)
     lists = {name: Samples(folder, name, manifest.splits[name]) for name in names}
     for candidate in _endings(file):
         found = [
@@ -182,11 +182,11 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
     raise UsageError(f"no row of {where} was made from {file!r}; its files are named as in {example!r}")
 
 
-def _splits(manifest: Manifest, split: str | None) -> list[str]:
+def _splits(folder: Folder, manifest: Manifest, split: str | None) -> list[str]:
     if split is None:
         return list(manifest.built_splits)
     if split not in manifest.splits:
-        raise UsageError(f"split {split!r} does not exist; use one of {choices(manifest.splits)}")
+        raise UsageError(f"{folder.title} has no split {split!r}; it has {choices(manifest.splits)}")
     return [split]
 
 

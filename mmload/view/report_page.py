@@ -69,7 +69,8 @@ figcaption, .quiet { color: var(--quiet) } .bar { display: inline-block; height:
 .bars td:last-child { width: 60% }
 ul.grid, ul.legend { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0 }
 ul.grid > li { width: 13rem } ul.grid ul.cells { margin: 0 }
-ul.legend { gap: .2rem 1rem } ul.legend span { display: inline-block; width: .8em; height: .8em; margin-right: .4em }
+ul.legend { gap: .2rem 1rem } ul.legend span { display: inline-block; width: .8em; height: .8em; margin-right: .4em;
+outline: 1px solid var(--quiet) }
 ul.cells { display: grid; grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); gap: .5rem; list-style: none;
 margin: .5rem 0; padding: 0; font-size: .85em; line-height: 1.3 }
 .cells img { display: block; width: 100%; aspect-ratio: 1; object-fit: contain; background: var(--code);

@@ -168,12 +168,10 @@ def test_without_words_it_says_what_there_is() -> None:
 
 @pytest.fixture
 def short_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bench of the stock loaders and mmload's alone, with one short turn of each; tests/bench has one of all."""
+    """A bench with one short turn of each loader; tests/bench has one of all."""
     monkeypatch.setattr("mmload.bench.measure.LONGEST_TURN", 0.05)
     monkeypatch.setitem(SECONDS, False, 2.0)
     monkeypatch.setattr("mmload.bench.run.busy_share", lambda: 0.0)  # it takes a second
-    for peer in ("tutorial", "ffcv", "dali"):
-        monkeypatch.setattr(f"mmload.bench.contenders.{peer}_entries", lambda task: [])
 
 
 @pytest.mark.usefixtures("short_bench")

@@ -51,7 +51,7 @@ def assert_equal(ours, theirs, rounding=()):
 def test_coco_export_builds_the_same_rows(built, tmp_path, task, size):
     dataset = built(task, size)
     made = to_coco(dataset, tmp_path / "again")
-    assert made.notes == ()
+    assert made.notes == []
     assert_equal(dataset, rebuilt(tmp_path / "again", "coco.toml", tmp_path / "built again"))
 
 
@@ -99,7 +99,7 @@ def test_yolo_export_builds_the_same_rows(tmp_path, task):
     )
     dataset = open_dataset(build(recipe).out)
     exported = to_yolo(dataset, tmp_path / "again")
-    assert exported.notes == ()
+    assert exported.notes == []
     rounding = {"polygons": 1e-9, "boxes": 1e-5} if task == "instances" else {}
     assert_equal(dataset, rebuilt(tmp_path / "again", "yolo.toml", tmp_path / "built again"), rounding)
 

@@ -91,7 +91,7 @@ def test_images_of_other_channels(kind: str, mode: str, tmp_path: Path) -> None:
         mmload(*made.next[0].replace("NEW", str(tmp_path / "again")).split()[1:])
         same_rows(stored, open_dataset(tmp_path / "again"), {"images", "targets"})
     else:
-        assert made.next == ()
+        assert made.next == []
         assert made.notes[0] == "an ImageFolder has no place for features: left out"
         assert made.notes[1].startswith("no recipe.toml: ")
 
@@ -162,7 +162,7 @@ def test_imagefolder_of_class_names_that_no_recipe_can_hold_has_no_recipe(
     images = torch.arange(len(names) * 48, dtype=torch.uint8).reshape(-1, 3, 4, 4)
     path = of_tensors(tmp_path / "built", {"train": {"images": images, "targets": targets}}, classes=names)
     made = to_imagefolder(open_dataset(path), tmp_path / "out")
-    assert made.next == ()
+    assert made.next == []
     assert any("no recipe.toml: " in note for note in made.notes)
 
 

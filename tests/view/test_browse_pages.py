@@ -27,7 +27,7 @@ from mmload.builder.recipe import BuildRecipe
 from mmload.cli.options import training_of
 from mmload.remote.opening import open as open_dataset
 from mmload.store.dataset import Dataset
-from mmload.view.browse_pages import DRAWS, Pages
+from mmload.view.browse_pages import DRAWS, Originals, Pages
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -120,7 +120,7 @@ def test_a_stored_picture_is_the_row_in_every_shard(dataset: Dataset, tmp_path: 
 @pytest.mark.parametrize(
     ("place", "query", "expected"),
     [
-        ("api/rows", {"split": "x"}, "split 'x' does not exist"),
+        ("api/rows", {"split": "x"}, "has no split 'x'; it has train"),
         ("api/row", {"row": 18}, "row 18 is not in split train"),
         ("image/stored", {"row": 18}, "row 18 is not in split train"),
         ("api/row", {"row": -1}, "row is '-1'"),
@@ -245,9 +245,10 @@ def test_photographs_come_from_below_the_source_only(tmp_path: Path) -> None:
     assert "file a/00.png does not exist" in data(page, "api/row", split="train", row=rows["a/00.png"])["source"]
     assert "file a/00.png does not exist" in complaint_of(page, "image/source", split="train", row=rows["a/00.png"])
     assert got(page, "image/source", split="train", row=rows["a/01.png"]).status == 500
+    originals = Originals(photos, open_dataset(tmp_path / "out").manifest.recipe)
     for name in ("../secret.png", str(tmp_path / "secret.png"), "a/../../secret.png", "", ".", "a", "x\0"):
         with pytest.raises(Exception, match="does not exist"):
-            page._originals.picture(name)
+            originals.picture(name)
 
 
 def test_what_shows_stored_rows_needs_no_torch(dataset: Dataset, folder: Path, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_ctrl_c_ends_it_with_one_line(dataset: Dataset, tmp_path: Path, monkeypa
     monkeypatch.setattr(server.Server, "serve_forever", interrupted)
     done = mmload("browse", dataset.path, "--no-open", "--marks", tmp_path / "marks.txt")
     assert done.returncode == 130
-    assert done.stderr == f"mmload: interrupted; marks are in {tmp_path / 'marks.txt'}\n"
+    assert done.stderr == f"mmload: interrupted; marks that were made are in {tmp_path / 'marks.txt'}\n"
     first, second = done.stdout.splitlines()
     assert first.startswith(f"{dataset.path} is shown at http://127.0.0.1:")
     assert second == f"marks go to {tmp_path / 'marks.txt'}; Ctrl-C stops it"

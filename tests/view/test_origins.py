@@ -48,7 +48,7 @@ def test_one_split_needs_no_name(dataset: Dataset) -> None:
     ("words", "expected"),
     [
         (["--row", 0], "has the splits train, val; say which with --split"),
-        (["--row", 0, "--split", "test"], "split 'test' does not exist; use one of train, val"),
+        (["--row", 0, "--split", "test"], "has no split 'test'; it has train, val"),
         (["--row", 6, "--split", "train"], "row 6 is not in split train"),
         (["--row", "x"], "--row is 'x': "),
         (["--row", 1, "--file", "x"], "give one of them"),
