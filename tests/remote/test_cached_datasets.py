@@ -117,7 +117,7 @@ def test_cached_datasets_half_of_the_data_in_cache(
     url: str, tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first epoch fetches each chunk once, later ones half of them, and never is more kept than the limit."""
-    monkeypatch.setattr(chunk_map, "WINDOW", 6)
+    monkeypatch.setattr(chunk_map, "CHUNKS_OF_WINDOW", 6)
     monkeypatch.setattr(chunk_map, "MOST_IDLE", 8)
     limit = ROWS // 2 * ROW_BYTES + 1000  # for the targets
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
