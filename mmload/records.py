@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -98,14 +97,6 @@ def checked(value: Any, kind: Any, name: str) -> Any:
         raise RecipeError(f"{name} is {value!r:.80}; {f'use {described[-1]}' if described else error}") from error
 
 
-@cache
-def _torch_dtype(name: str) -> torch.dtype:
-    import torch
-
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
 class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dtype, shape and encoding of the rows of one field.
 
@@ -190,7 +181,10 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def torch_dtype(self) -> torch.dtype:
         """Dtype of torch."""
-        return _torch_dtype(self.dtype)
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
     @property
     def row_bytes(self) -> int:
@@ -271,23 +265,18 @@ class ObjectsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"skeleton is {self.skeleton!r:.80}, expected pairs of numbers from 0 to {count - 1}")
 
 
-_SIDE = re.compile(r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?i:left|right|l|r)(?![a-z])")
+_SIDES = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
+_SWAPPED = _SIDES | {right: left for left, right in _SIDES.items()}
+_SIDE = re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))({'|'.join(_SWAPPED)})(?![a-z])")
 """A side at the start of a word of a name: left_eye, LeftEye, kneeL."""
-_SWAPPED = {"left": "right", "right": "left", "l": "r", "r": "l"}
-
-
-def _other_side(side: re.Match[str]) -> str:
-    """Returns the other side, written as this one is."""
-    other = _SWAPPED[side[0].lower()]
-    if side[0].isupper():
-        return other.upper()
-    return other.capitalize() if side[0][0].isupper() else other
 
 
 def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
     """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
     places = {name: place for place, name in enumerate(names)}
-    table = tuple(places.get(_SIDE.sub(_other_side, name), place) for place, name in enumerate(names))
+    table = tuple(
+        places.get(_SIDE.sub(lambda side: _SWAPPED[side[0]], name), place) for place, name in enumerate(names)
+    )
     return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
 
 

@@ -18,16 +18,16 @@ from pathlib import Path
 
 from torture_builds import DifferenceError, check_equal, forked, make_source, recipe, run_until, tree
 
+from mmload.builder.dataset_change import write_card
 from mmload.builder.pipeline import build
 from mmload.builder.verify import repair, verify
-from mmload.parity.report import ParityReport, record
 from mmload.store.manifest import FILE_NAME, read
 
 IMAGES = 24
 PATIENCE = 60.0  # seconds
 LEAST = 2  # kills of each command, however slow the machine is
 _MOST = 10  # times the rounds, where none of them killed the command before its end
-DATE = "2000-01-01T00:00:00+00:00"  # of the report: the same manifest whenever it is written
+CARD = {"date": "2000-01-01T00:00:00+00:00"}  # the same manifest whenever it is written
 
 
 def torture(folder: Path, seconds: float, rounds: int, seed: int) -> str:
@@ -39,9 +39,8 @@ def torture(folder: Path, seconds: float, rounds: int, seed: int) -> str:
     source = make_source(folder / "photos", IMAGES)
     build(recipe(source, folder / "whole" / "out"), threads=1)
     contents = read(folder / "whole" / "out").contents
-    report = ParityReport(settings={"draws": 1}, verdicts=(), date=DATE, contents=contents)
     attacks = {
-        "parity --record": undisturbed(folder, lambda out: record(out, report), lambda out: None),
+        "parity --record": undisturbed(folder, lambda out: write_card(out, "parity", CARD, contents), lambda out: None),
         "repair": undisturbed(folder, lambda out: repair(out, source, threads=1), damage),
     }
     draw, said = random.Random(seed), []

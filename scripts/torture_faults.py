@@ -31,7 +31,6 @@ from mmload.augment import RandomCrop, RandomResizedCrop
 from mmload.builder.pipeline import build
 from mmload.builder.recipe import BuildRecipe, VariableLayout, square
 from mmload.errors import MmloadError
-from mmload.remote import cached_dataset
 from mmload.remote.copies import push
 
 IMAGES, SIZE, EPOCHS = 48, 160, 3
@@ -143,9 +142,7 @@ class Rounds:
         timer.join()
         self.counts.update({harm: 1, "rounds": 1})
         if self.tier == "cache":
-            for cache in cached_dataset._OPENED.values():
-                cache.close()
-            cached_dataset._OPENED.clear()
+            split.folder.cache.close()
         shutil.rmtree(copy, ignore_errors=True)
 
     def _epochs(self, split: object) -> Iterator[torch.Tensor]:

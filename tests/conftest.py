@@ -24,7 +24,7 @@ import pytest
 import torch
 from bounds import BOUNDS_CHECK, check_bounds
 from building import make_pictures, recipe
-from cached_datasets import CHUNK_BYTES, end_all
+from cached_datasets import CHUNK_BYTES, NotedFolder, end_all
 from devkit import Devkit
 from forked_program import path_of
 from hypothesis import settings
@@ -226,8 +226,8 @@ def bucket(s3_server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def fresh_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No dataset of object storage is open before, nor after; chunks are small."""
-    monkeypatch.setattr(cached_dataset, "_OPENED", type(cached_dataset._OPENED)())
+    """No dataset of object storage is open afterwards; chunks are small."""
+    monkeypatch.setattr(cached_dataset, "CacheFolder", NotedFolder)
     monkeypatch.setattr(chunks, "CHUNK_BYTES", CHUNK_BYTES)
     yield
     end_all()

@@ -40,7 +40,7 @@ from mmload.remote.chunk_map import MOST_IDLE, WINDOW
 from mmload.remote.chunks import CHUNK_BYTES
 from mmload.remote.object_store import RETRIES
 from mmload.remote.urls import PARALLEL
-from mmload.sources import SOURCES, cifar, coco_annotations, files, voc, yolo
+from mmload.sources import SOURCES, coco_annotations, files, voc, yolo
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.objects import MAX_KEYPOINTS
 from mmload.store import manifest
@@ -324,7 +324,7 @@ def texts_of_constants() -> dict[str, list[str]]:
             f"| bytes of a file | {files.MOST_BYTES:,} |",
             f"| {voc.MOST_BYTES >> 20} MiB, no document type; {coco_annotations.MOST_BYTES >> 30} GiB; "
             f"{yolo.MOST_LABEL_BYTES >> 20} MiB |",
-            f"| {MAX_KEYPOINTS}; {MAX_CLASSES:,}; {cifar.MAX_OPS:,} |",
+            f"| {MAX_KEYPOINTS}; {MAX_CLASSES:,} |",
         ],
     }
 

@@ -190,8 +190,8 @@ def _try_windows(
 
 _TRY_WINDOWS = {
     kind: numba_compiled(
-        f"void(uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
-        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena)",
+        f"uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
+        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena",
         nogil=False,
     )(_try_windows)
     for kind in ("float32", "float64")

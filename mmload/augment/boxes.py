@@ -130,7 +130,7 @@ def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> No
 
 
 _BEGIN_TRAIL = {
-    kind: numba_compiled(f"void({kind}[:, :, ::1], int64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1])", nogil=False)(
+    kind: numba_compiled(f"{kind}[:, :, ::1], int64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1]", nogil=False)(
         _begin_trail
     )
     for kind in ("float32", "float64")
@@ -301,8 +301,8 @@ def _keep_boxes(
 
 _KEEP_BOXES = {
     kind: numba_compiled(
-        f"void({kind}[::1], int64[::1], {kind}[:, :, ::1], boolean[:, ::1], {kind}[:, ::1], boolean[:, ::1], "
-        f"{kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1])",
+        f"{kind}[::1], int64[::1], {kind}[:, :, ::1], boolean[:, ::1], {kind}[:, ::1], boolean[:, ::1], "
+        f"{kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1]",
         nogil=False,
     )(_keep_boxes)
     for kind in ("float32", "float64")

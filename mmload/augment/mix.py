@@ -249,13 +249,13 @@ def mixed_targets(targets: Array, share: Floats, classes: int | None) -> Array:
     return blended
 
 
-@numba_compiled("void(int64[::1], float32[:, ::1])", nogil=False)
+@numba_compiled("int64[::1], float32[:, ::1]", nogil=False)
 def _set_ones(indices: Numbers, out: Floats) -> None:
     for k in range(len(indices)):
         out[k, indices[k]] = 1
 
 
-@numba_compiled("void(float32[:, ::1], float32[::1], float32[:, ::1])", nogil=False)
+@numba_compiled("float32[:, ::1], float32[::1], float32[:, ::1]", nogil=False)
 def _blend(soft: Floats, shares: Floats, out: Floats) -> None:
     """Blends each row with the one before it, the first with the last."""
     for k in range(len(soft)):

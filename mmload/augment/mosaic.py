@@ -162,8 +162,8 @@ _KINDS = ("float32", "float64")
 
 _LIST_BOXES = {
     kind: numba_compiled(
-        f"void(int64[::1], int64[::1], {kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1], "
-        "float64[:, :, ::1], float64[:, ::1])",
+        f"int64[::1], int64[::1], {kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1], "
+        "float64[:, :, ::1], float64[:, ::1]",
         nogil=False,
     )(_list_boxes)
     for kind in _KINDS
@@ -171,7 +171,7 @@ _LIST_BOXES = {
 
 _PACK_BOXES = {
     kind: numba_compiled(
-        f"void(int64[:, ::1], boolean[:, ::1], float64[:, :, ::1], float64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1])",
+        f"int64[:, ::1], boolean[:, ::1], float64[:, :, ::1], float64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1]",
         nogil=False,
     )(_pack_boxes)
     for kind in _KINDS

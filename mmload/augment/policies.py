@@ -102,7 +102,7 @@ class _Policy(WarpingStep):
 
 
 @numba_compiled(
-    "void(int64[::1], float32[:, :, :, ::1], int64[::1], int64[::1], boolean[::1], int64[:, ::1], float32[:, :, ::1])",
+    "int64[::1], float32[:, :, :, ::1], int64[::1], int64[::1], boolean[::1], int64[:, ::1], float32[:, :, ::1]",
     nogil=False,
 )
 def _look_up(

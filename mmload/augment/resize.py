@@ -231,7 +231,7 @@ def drawn_windows(
     return top, left, rows, cols
 
 
-@numba_compiled("void(uint64[:, ::1], int64[:, ::1], float64[::1], boolean, int64[:, ::1])", nogil=False)
+@numba_compiled("uint64[:, ::1], int64[:, ::1], float64[::1], boolean, int64[:, ::1]", nogil=False)
 def _write_windows(words: Words, frames: Numbers, bounds: Floats, are_holes: bool, windows: Numbers) -> None:
     """Writes the first window per sample that fits; else that of the size in ``windows``, in the middle.
 

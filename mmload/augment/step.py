@@ -549,7 +549,7 @@ def log_gammas(words: Words, alpha: float) -> Floats:
     return filled(_write_log_gammas, len(words), np.float64, words, alpha)
 
 
-@numba_compiled("void(uint64[:, ::1], float64, float64[::1])", nogil=False)
+@numba_compiled("uint64[:, ::1], float64, float64[::1]", nogil=False)
 def _write_log_gammas(words: Words, alpha: float, out: npt.NDArray[np.float64]) -> None:
     """Writes the logarithms, each from the first try that is accepted."""
     tries = words.shape[1] // 3

@@ -17,7 +17,7 @@ from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.render.motion import SCALE, SHIFT, VIEW, Motion
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.kernels import RecordArray, Signature, called, inlined, numba_compiled, void
+from mmload.runtime.kernels import RecordArray, called, inlined, numba_compiled
 
 Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -72,12 +72,6 @@ TO_TILE, TO_CANVAS, TO_OUTPUT = range(3)
 """Moves of a point of a tile's image: a scale to the size of the tile, a shift to its place on the canvas, and the map
 from the canvas to the output."""
 
-_LIST = Signature("int64", ("int64[:, :, ::1]", "boolean[:, ::1]", "boolean[:, ::1]", TileRows))
-_PLACE = void(
-    TileRows, "int64[:, ::1]", "float64[:, :, ::1]", MapRanges, "int64[:, :, ::1]", Motion, RecordArray(TILE),
-    RecordArray(NEEDED),
-)  # fmt: skip
-
 
 def listed_tiles(rows: list[Numbers], composed: list[Flags], blended: list[Flags]) -> TileRows:
     """Returns the rows of the tiles that are shown.
@@ -93,7 +87,7 @@ def listed_tiles(rows: list[Numbers], composed: list[Flags], blended: list[Flags
     return TileRows._make(each[:count] for each in out)
 
 
-@numba_compiled(_LIST, nogil=False)
+@numba_compiled("int64[:, :, ::1], boolean[:, ::1], boolean[:, ::1]", TileRows, returns="int64", nogil=False)
 def _list_tiles(rows: Numbers, composed: Flags, blended: Flags, out: Any) -> int:
     """Writes the tiles that are shown and returns their number."""
     layers, samples, tiles = rows.shape
@@ -223,7 +217,10 @@ def _show(tile: Any, need: Any, ranges: Any, size: Numbers) -> None:
     need.shrink = _shrink(tile.a, tile.b, tile.d, tile.e) if tile.g == 0 and tile.h == 0 else 1
 
 
-@numba_compiled(_PLACE, nogil=False)
+@numba_compiled(
+    TileRows, "int64[:, ::1], float64[:, :, ::1]", MapRanges, "int64[:, :, ::1]", Motion, RecordArray(TILE),
+    RecordArray(NEEDED), nogil=False,
+)  # fmt: skip
 def _place_tiles(
     rows: Any,
     sizes: Numbers,

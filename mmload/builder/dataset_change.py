@@ -8,8 +8,6 @@ theirs are removed last, so a kill leaves files that the next call finds.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +42,6 @@ from mmload.store.manifest import (
     loads,
     read,
     staging_folder,
-    unfinished_plan,
     versioned_name,
 )
 from mmload.store.row_numbers import row_numbers
@@ -239,7 +236,6 @@ def _numbers(split: Split, rows: Rows | Sequence[str], is_of_ids: bool) -> npt.N
 COMPACT = "compact"
 """The change of a version whose rows were moved together."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 
@@ -268,23 +264,7 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
     path = Path(path).resolve()
     read(path)
     try:
-        staging = Staging(path)  # which completes an update that was killed while it moved files
-    except BuildError as error:
-        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
-        if not is_full or os.path.lexists(staging_folder(path)):
-            raise
-        return _remove_unused(path, keep, dry_run)  # there is no update to complete, and this makes room
-    with staging:
-        try:
-            return _remove_unused(path, keep, dry_run)
-        finally:
-            if not unfinished_plan(path):
-                staging.discard()
-
-
-def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
-    try:
-        with folder_lock(path):
+        with Staging(path), folder_lock(path):  # which completes an update that was killed while it moved files
             manifest = read(path)
             versions = versions_of(manifest, path)
             dropped = tuple(version.number for version in versions[:-keep])
@@ -294,7 +274,7 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             sizes = [(path / name).stat().st_size for name in names]
             if not dry_run:
                 if dropped:
-                    _write_manifest(path, kept, names)
+                    write_atomically(path / FILE_NAME, kept.dumps())
                 for name in names:
                     (path / name).unlink(missing_ok=True)
                 for folder in sorted({name.rpartition("/")[0] for name in names}, key=len, reverse=True):
@@ -305,22 +285,6 @@ def _remove_unused(path: Path, keep: int, dry_run: bool) -> Unused:
             f"cannot remove {error.filename or path} ({error.strerror}); run the same command again"
         ) from error
     return Unused(versions=dropped, files=len(names), bytes=sum(sizes))
-
-
-def _write_manifest(path: Path, manifest: Manifest, unused: list[str]) -> None:
-    """Writes the manifest without the dropped versions.
-
-    On a full disk it removes the unused files first: a kill then leaves versions in the manifest that cannot be read.
-    """
-    text = manifest.dumps()
-    try:
-        write_atomically(path / FILE_NAME, text)
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        for name in unused:
-            (path / name).unlink()
-        write_atomically(path / FILE_NAME, text)
 
 
 def _unused_files(path: Path, manifest: Manifest, kept: Manifest) -> list[str]:

@@ -19,7 +19,8 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -409,73 +410,60 @@ class LocalEngine:
         processes = min(self.processes or -(-cores // CORES_A_PROCESS), len(plans))
         threads = self.threads or max(1, cores // max(1, processes))
         if processes > 1:
-            _WorkerPool(job, plans, on_progress).build_all(processes, threads)
+            _build_in_processes(job, plans, on_progress, processes, threads)
         else:
             for plan in plans:
                 job.build_shard(plan, threads, on_progress)
 
 
-class _WorkerPool:
-    """Worker processes, and the plans that wait for one."""
+def _build_in_processes(
+    job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress, processes: int, threads: int
+) -> None:
+    """Builds shards in worker processes, each of which is sent one plan after another.
 
-    def __init__(self, job: ShardJob, plans: Sequence[ShardPlan], on_progress: OnProgress) -> None:
-        self.job, self.on_progress = job, on_progress
-        self.waiting = list(reversed(plans))
-        self.workers: dict[Connection, BaseProcess] = {}
-        self.busy: set[Connection] = set()
+    Kills every worker at the end: unfinished shards are built again anyway.
+    """
+    waiting, workers = iter(plans), dict[Connection, BaseProcess]()
+    try:
+        shared = pickled(job.without_samples())
+        for _ in range(processes):
+            worker, pipe = start_process(_work, threads, daemon=True)
+            workers[pipe] = worker
+        for pipe, worker in workers.items():  # after all were started: each reads it only after importing torch
+            with _reported_death(worker):
+                pipe.send_bytes(shared)
+        busy = list(workers)
+        while busy:
+            for pipe in cast(list[Connection], wait(busy)):
+                with _reported_death(workers[pipe]):
+                    kind, *body = pipe.recv()
+                if kind == "progress":
+                    on_progress(*body)
+                elif kind == "failed":
+                    raise body[0]
+                elif (plan := next(waiting, None)) is None:
+                    busy.remove(pipe)
+                else:
+                    with _reported_death(workers[pipe]):  # its samples alone: those of all, of a million, are 80 MB
+                        pipe.send_bytes(pickled((plan, job.samples(plan))))
+    finally:
+        for pipe, worker in workers.items():
+            worker.kill()
+            worker.join()
+            worker.close()
+            pipe.close()
 
-    def build_all(self, processes: int, threads: int) -> None:
-        """Builds all shards; kills every worker at the end: unfinished shards are rebuilt anyway."""
-        try:
-            job_bytes = pickled(self.job.without_samples())
-            for _ in range(processes):
-                worker, pipe = start_process(_work, threads, daemon=True)
-                self.workers[pipe] = worker
-            for pipe in self.workers:  # after all were started: each reads it only after importing torch
-                self._send(pipe, job_bytes)
-                self._send_plan(pipe)
-            del job_bytes
-            while self.busy:
-                for ready in wait(list(self.busy)):
-                    self._receive(ready)  # type: ignore[arg-type]  # it waits only for these pipes
-        finally:
-            for pipe, worker in self.workers.items():
-                worker.kill()
-                worker.join()
-                worker.close()
-                pipe.close()
 
-    def _send(self, pipe: Connection, content: bytes) -> None:
-        try:
-            pipe.send_bytes(content)
-        except OSError as error:
-            raise self._death(pipe) from error
-
-    def _send_plan(self, pipe: Connection) -> None:
-        """Sends a worker its next plan, if any, with its samples: those of all plans of a million would be 80 MB."""
-        self.busy.discard(pipe)
-        if self.waiting:
-            plan = self.waiting.pop()
-            self._send(pipe, pickled((plan, self.job.samples(plan))))
-            self.busy.add(pipe)
-
-    def _receive(self, pipe: Connection) -> None:
-        try:
-            kind, *body = pipe.recv()
-        except (EOFError, OSError) as error:
-            raise self._death(pipe) from error
-        if kind == "progress":
-            self.on_progress(*body)
-        elif kind == "failed":
-            raise body[0]
-        else:
-            self._send_plan(pipe)
-
-    def _death(self, pipe: Connection) -> BuildError:
-        cause = cause_of_death(self.workers[pipe])
-        return BuildError(
-            f"a build worker died ({cause}); run the same command again to continue from the finished shards"
-        )
+@contextmanager
+def _reported_death(worker: BaseProcess) -> Iterator[None]:
+    """Reports that a worker has died, which ends its pipe; raises BuildError."""
+    try:
+        yield
+    except (EOFError, OSError) as error:
+        raise BuildError(
+            f"a build worker died ({cause_of_death(worker)}); run the same command again to continue from the finished "
+            "shards"
+        ) from error
 
 
 def pickled(message: object) -> bytes:
@@ -496,9 +484,9 @@ def _work(pipe: Connection, threads: int) -> None:
     try:
         job: ShardJob = pickle.loads(pipe.recv_bytes())
         while True:
+            pipe.send(("ready",))
             plan, samples = pickle.loads(pipe.recv_bytes())
             job.build_shard(plan, threads, lambda *counts: pipe.send(("progress", *counts)), samples)
-            pipe.send(("finished",))
     except (EOFError, BrokenPipeError):
         os._exit(1)
     except MmloadError as error:

@@ -174,8 +174,6 @@ class PlannedBuild:
         if self.previous is not None:
             self.splits, compared = self.previous.compare(recipe, self.splits)
             self.plan |= compared
-            for text in self.previous.notes(self.plan["fingerprint"]):
-                self._note(text)
 
     def _note(self, text: str) -> None:
         if self._on_note is not None and text:
@@ -216,7 +214,7 @@ class PlannedBuild:
         if staging_folder(self._place).exists():
             with suppress(BuildError, StoreError), Staging(self._place, shared=shared) as staging:
                 begun = unfinished_plan(self._place)
-                if not begun or (has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents):
+                if has_same_recipe(begun, self.plan) and begun.get(UPDATES) != manifest.contents:
                     staging.discard()  # else another build or an update goes on with it
         remove_set_aside(staging_folder(self._place))
 
@@ -248,7 +246,7 @@ class PlannedBuild:
             BuildError: if there is something that may not be replaced.
         """
         if self.previous is not None:
-            return self.previous.up_to_date_manifest(self.plan, overwrite=overwrite, skip=self.skip)
+            return self.previous.up_to_date_manifest(self.plan, skip=self.skip)
         manifest = dataset_at(self._place)
         self._replaces = None if manifest is None else manifest.contents
         is_there = manifest is not None and is_up_to_date(
@@ -262,7 +260,7 @@ class PlannedBuild:
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
-        with _advised(self.plan):
+        with self._advised():
             divisions = {name: self._division_of(name) for name in self._listed_splits}
         return {name: division for name, division in divisions.items() if division is not None}
 
@@ -312,9 +310,21 @@ class PlannedBuild:
             root=self.recipe.root,
             tried=self._tried,
         )
+        with self._advised():
+            engine.build_shards(job, missing, self._on_progress)
+
+    @contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Adds to the error of a sample how its build or update can be resumed, or an update gives way to a build."""
+        again = "build again with --overwrite" if self.previous is None else "run the update again"
         try:
-            with _advised(self.plan):
-                engine.build_shards(job, missing, self._on_progress)
+            yield
+        except SampleError as error:
+            raise SampleError(
+                error.sample,
+                f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
+                "finished shards)",
+            ) from error
         except RecipeError as error:
             if self.previous is None:
                 raise
@@ -582,20 +592,6 @@ def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
 
 def _text_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-@contextmanager
-def _advised(plan: Mapping[str, object]) -> Iterator[None]:
-    """Adds to the error of a sample how its build or update can be resumed."""
-    again = "run the update again" if UPDATES in plan else "build again with --overwrite"
-    try:
-        yield
-    except SampleError as error:
-        raise SampleError(
-            error.sample,
-            f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
-            "finished shards)",
-        ) from error
 
 
 def _most_skipped(most: int | str, samples: int, skip: bool) -> int:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mmload.builder.recipe import BuildRecipe
+from mmload.builder.recipe import BuildRecipe, canonical, unlike
 from mmload.builder.shard_job import fill_value, objects_of, row_order
 from mmload.builder.shards import (
     UPDATES,
@@ -34,12 +36,13 @@ from mmload.builder.shards import (
     ShardPlan,
     ShardSummary,
     Statistics,
+    has_classes,
     json_lines,
     origins_lines,
     skipped_in,
     write_list,
 )
-from mmload.builder.staging import dataset_at, is_up_to_date
+from mmload.builder.staging import dataset_at
 from mmload.errors import BuildError, DamagedError, SampleError, StoreError, choices, counted
 from mmload.records import FieldSpec, ObjectsRecord
 from mmload.runtime.files import read_regular
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
 
+_TIME = re.compile(rf"(?<!\S){TIME_MARK}([0-9]+)(?!\S)")  # of a file in a revision, in nanoseconds
 _LAST = 2**62
 
 Numbers = npt.NDArray[np.int64]
@@ -102,12 +106,6 @@ class UpdateOptions:
 # What a source says of its splits.
 
 
-def _has_classes(fields: Mapping[str, FieldSpec]) -> bool:
-    """Returns whether each row has a class."""
-    targets = fields.get("targets")
-    return targets is not None and targets.dtype == "int64" and targets.shape == ()
-
-
 def _keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
     """Returns whether rows mean the same by the source's description of a split now: its classes, keypoints and flip.
 
@@ -118,9 +116,9 @@ def _keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
     if (len(before.keypoints), before.flip) != (len(now.keypoints), now.flip):
         return False
     classes, fields = tuple(split.classes), record.built_fields
-    if "targets" in fields and not _has_classes(fields):
+    if "targets" in fields and not has_classes(fields):
         return classes == record.classes
-    common = min(len(classes), len(record.classes)) if _has_classes(fields) else len(record.classes)
+    common = min(len(classes), len(record.classes)) if has_classes(fields) else len(record.classes)
     return classes[:common] == record.classes[:common]
 
 
@@ -184,6 +182,7 @@ class VersionRows:
         kind: Mapping[str, Any],
         of: str | None = None,
         skipped: Sequence[tuple[str, str]] = (),
+        statistics: Statistics | None = None,
     ) -> SplitRecord:
         """Writes the lists and returns the split's manifest entry.
 
@@ -194,15 +193,16 @@ class VersionRows:
                 which are those of rows without origins.
             of: the split that a subset is of; None: it is no subset.
             skipped: id and reason of the samples that were left out.
+            statistics: those of the rows, if they are known.
         """
 
         def written(name: str, content: bytes) -> FileRecord:
             return write(versioned_name(name, version), [content])
 
-        has_origins, statistics = len(self.origins) > 0, self.statistics.entries(len(kind["classes"]))
+        has_origins, own = len(self.origins) > 0, (statistics or self.statistics).entries(len(kind["classes"]))
         skipped_lines = json_lines({"id": name, "reason": reason} for name, reason in skipped)
         return SplitRecord(
-            **{**statistics, **kind} if not has_origins else {**kind, **statistics},
+            **{**own, **kind} if not has_origins else {**kind, **own},
             rows=len(self.samples),
             skipped_count=len(skipped),
             skipped=tuple(skipped[:SKIPPED_SHOWN]),
@@ -233,7 +233,7 @@ def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
 
 def classes_of(split: Split) -> Numbers:
     """Reads the class of each row, int64 [rows]; [0] if they have none. It imports torch."""
-    if not _has_classes(split.record.fields):
+    if not has_classes(split.record.fields):
         return np.empty(0, np.int64)
     targets: Numbers = split.reader.gather("targets", np.arange(len(split))).numpy()
     return targets
@@ -388,22 +388,6 @@ class SplitUpdate:
         """Split of the version that new rows must be like, as rows of it stay or there are no new ones; else None."""
         return self._old if self.kept.any() or not len(self.built) else None
 
-    def notes(self, is_changed: bool) -> Iterator[str]:
-        """Yields why all rows are built again, and whether rows change their order if the dataset is changed."""
-        if self._old is None:
-            return
-        record, name = self._old.record, self._name
-        if (tuple(self.listed.classes), objects_of(self.listed)) != (record.classes, record.objects):
-            built = "no row is built again for it" if _keep_meaning(record, self.listed) else "all rows are built again"
-            yield f"classes or keypoints of split {name} are other ones than before: {built}"
-        rows = self.rows[self.order]
-        rows = rows[rows >= 0]
-        if is_changed and (moved := int((rows != np.sort(rows)).sum())):
-            yield (
-                f"{moved:,} of {counted(len(rows), 'row')} of split {name} change their order, to that of a fresh "
-                "build; add --append to keep it"
-            )
-
     def new_split(
         self, division: ShardDivision, summaries: Sequence[ShardSummary], paths: BuildPaths, listed: int
     ) -> NewSplit:
@@ -427,7 +411,8 @@ class SplitUpdate:
             "objects": objects_of(self.listed),
         }
         skipped = list(skipped_in(paths, name, [plan.index for plan in division.plans]))
-        records = {name: rows.record(partial(write_list, paths, name, listed=listed), version, kind, skipped=skipped)}
+        write, statistics = partial(write_list, paths, name, listed=listed), rows.statistics
+        records = {name: rows.record(write, version, kind, skipped=skipped, statistics=statistics)}
         warnings = [text for text in manifest.card_lines("warnings", name) if is_on_missing_values(text)]
         warnings += _missing_values(division.fields, int((places[self.built] >= 0).sum()), version)
         for subset, chosen in self._subset_rows(self.rows[order]):
@@ -435,7 +420,7 @@ class SplitUpdate:
                 records[subset] = rows.chosen(chosen).record(partial(write_list, paths, subset), version, kind, name)
             else:
                 warnings.append(f"subset {subset} is gone, as none of its rows is left")
-        return NewSplit(records, rows.statistics, self.counts(places >= 0), warnings)
+        return NewSplit(records, statistics, self.counts(places >= 0), warnings)
 
     def _all_rows(
         self, built: Sequence[tuple[ShardPlan, ShardSummary]], paths: BuildPaths
@@ -520,26 +505,18 @@ def origin_now(
     With ``checksum`` the content of its files is compared in any case, not only where times leave doubts.
     """
     revision = split.revision(index)
-    times, others = _words(revision)
+    is_same = revision == stored.revision
     # A file that was new when it was listed may have been written once more, unseen.
-    if revision == stored.revision and not checksum and max(times, default=0) < listed - RECENT_NS:
+    if is_same and not checksum and max(map(int, _TIME.findall(revision)), default=0) < listed - RECENT_NS:
         return stored
-    if others != _words(stored.revision)[1]:
+    if not is_same and _TIME.sub("", revision) != _TIME.sub("", stored.revision):
         return None
     if not stored.checksum or not isinstance(split, HasChecksums):
-        return stored if revision == stored.revision else None
-    try:
-        is_same = split.checksum(index) == stored.checksum
-    except SampleError:  # raised again when the sample is built
-        return None
-    return msgspec.structs.replace(stored, revision=revision) if is_same else None
-
-
-def _words(revision: str) -> tuple[list[int], list[str]]:
-    """Returns the times of files in a revision, in nanoseconds, and its other words."""
-    words = revision.split()
-    times = [word for word in words if word.startswith(TIME_MARK) and word[1:].isdecimal()]
-    return [int(time[1:]) for time in times], [word for word in words if word not in times]
+        return stored if is_same else None
+    with suppress(SampleError):  # raised again when the sample is built
+        if split.checksum(index) == stored.checksum:
+            return msgspec.structs.replace(stored, revision=revision)
+    return None
 
 
 class Previous:
@@ -570,9 +547,15 @@ class Previous:
         """Compares the splits of a source with the dataset; returns the samples to build, and what the plan says of it.
 
         Raises:
-            BuildError: if the dataset is of a source that cannot tell which samples have changed, or has a subset of
-                the name of a split.
+            BuildError: if the dataset is of another recipe, or of a source that cannot tell which samples have changed,
+                or has a subset of the name of a split.
         """
+        was, now = ({**body, "exclude": None} for body in (canonical(self.manifest.recipe), recipe.resolved()))
+        if was != now:
+            raise BuildError(
+                f"{self._out} was built by another recipe ({unlike(was, now)}); use mmload build --overwrite to build "
+                "it again"
+            )
         for name, split in splits.items():
             self._check_comparable(recipe.kind, name, split)
         self.splits = {
@@ -623,32 +606,14 @@ class Previous:
         """Numbers of new and changed samples, and of rows whose samples are gone, of all splits, int64 [3]."""
         return sum((split.counts() for split in self.splits.values()), self.gone_rows)
 
-    def differs(self, fingerprint: str) -> bool:
-        """Returns whether a source differs from the dataset, and be it in the times of files alone."""
-        return self.manifest.fingerprint != fingerprint or bool(self.counts.any())
-
-    def notes(self, fingerprint: str) -> Iterator[str]:
-        """Yields sentences on what an update does besides what it counts."""
-        is_changed = self.differs(fingerprint)
-        for split in self.splits.values():
-            yield from split.notes(is_changed)
-
-    def up_to_date_manifest(self, plan: Mapping[str, Any], *, overwrite: bool, skip: bool) -> Manifest | None:
+    def up_to_date_manifest(self, plan: Mapping[str, Any], *, skip: bool) -> Manifest | None:
         """Returns the manifest at the destination if nothing has changed, or another part has committed; else None."""
         found = dataset_at(self._place)
         if found is not None and (found.contents, found.version) == (self.manifest.contents, self.manifest.version):
-            is_up_to_date(self._place, found, self._as_before(plan), overwrite=overwrite, skip=True)
-            # The only new samples may be those that were left out before, and may be left out again.
-            left_out = skip and found.fingerprint == plan["fingerprint"]
-            left_out &= not self.counts[1:].any()
-            return found if left_out or not self.differs(plan["fingerprint"]) else None
+            # With skip, the only new samples may be those that were left out before, and may be left out again.
+            is_same = found.fingerprint == plan["fingerprint"] and not self.counts[int(skip) :].any()
+            return found if is_same else None
         before = [] if found is None else [version.contents for version in found.versions[-2:-1]]
         if found is None or before != [self.manifest.contents] or found.fingerprint != plan["fingerprint"]:
             raise BuildError(f"{self._out} was changed by another command meanwhile; run the update again")
         return found
-
-    def _as_before(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the plan as that of the old version, which may differ in the source and in further exclusions."""
-        recipe = {key: value for key, value in plan["recipe"].items() if key != "exclude"}
-        recipe |= {key: value for key, value in self.manifest.recipe.items() if key == "exclude"}
-        return {**plan, "recipe": recipe, "fingerprint": self.manifest.fingerprint}

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -30,6 +30,7 @@ import mmload
 from mmload.errors import BuildError
 from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, FieldSpec
 from mmload.runtime.files import TOKEN_BYTES, begin_sync, read_regular, sync, sync_folder, write_atomically
+from mmload.runtime.intrinsics import array_at
 from mmload.runtime.kernels import inlined, numba_compiled
 from mmload.runtime.resources import installed_version
 from mmload.store.checksum import crc32
@@ -190,16 +191,11 @@ class Chunk:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     origins: list[SampleOrigin] = field(default_factory=list)
 
-    @property
-    def statistics(self) -> Statistics:
-        """Statistics of the rows."""
-        import torch
-        from torch import Tensor
 
-        targets, classes = self.fields.get("targets"), list[int]()
-        if isinstance(targets, Tensor) and targets.ndim == 1 and targets.dtype == torch.int64:
-            classes = targets.tolist()
-        return Statistics.of_rows(self.origins, lambda row: self.samples[row][0], classes)
+def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
+    """Returns whether each row has a class."""
+    targets = fields.get("targets")
+    return targets is not None and targets.dtype == "int64" and targets.shape == ()
 
 
 class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -389,7 +385,8 @@ class ShardWriter:
             for name, rows in chunk.fields.items():
                 self._append(name, rows)
         self._summary.skipped += len(chunk.skipped)
-        self._summary.statistics.add(chunk.statistics)
+        classes = cast("Tensor", chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
+        self._summary.statistics.add(Statistics.of_rows(chunk.origins, lambda row: chunk.samples[row][0], classes))
         self._rows += len(chunk.samples)
 
     def _append(self, name: str, rows: Tensor | VariableRows) -> None:
@@ -560,17 +557,21 @@ def _add(pixels: Pixels, sums: Numbers, channel: int) -> None:
         sums[1, channel] += square
 
 
-@numba_compiled("void(uint8[:, :, :], uint8[:, :, ::1], int64[:, ::1], boolean, int64, int64, int64, int64)")
+@numba_compiled("uintp, int64, int64, int64, uint8[:, :, ::1], int64[:, ::1], boolean, int64, int64, int64, int64")
 def copy_and_sum(
-    image: Pixels, row: Pixels, sums: Numbers, by_lines: bool, top: int, left: int, height: int, width: int
-) -> None:
+    address: int, of_channel: int, of_line: int, of_pixel: int, row: Pixels, sums: Numbers, by_lines: bool,
+    top: int, left: int, height: int, width: int,
+) -> None:  # fmt: skip
     """Copies an image into its row, and adds the pixels inside a window to its channels' sums: the rest is a border.
 
     Each line is added while it is in cache. Lines of all channels follow each other in the outer loop, as channels are
     interleaved in the memory of most images.
 
     Args:
-        image: uint8 [C, H, W] with any strides.
+        address: address of the image, uint8 [C, H, W].
+        of_channel: bytes from channel to channel of the image.
+        of_line: bytes from line to line.
+        of_pixel: bytes from pixel to pixel.
         row: uint8 [C, H, W], or [H, C, W], contiguous; if it is the image itself, nothing is copied.
         sums: int64 [2, C], of the values and of their squares.
         by_lines: whether the row is [H, C, W].
@@ -579,12 +580,12 @@ def copy_and_sum(
         height: its lines.
         width: its columns.
     """
-    is_there = image.ctypes.data == row.ctypes.data
-    for y in range(image.shape[1]):
-        for channel in range(image.shape[0]):
-            line = row[y, channel] if by_lines else row[channel, y]
+    image, is_there = array_at(address, 1 << 62, np.uint8), address == row.ctypes.data
+    for y in range(len(row) if by_lines else row.shape[1]):
+        for channel in range(row.shape[1] if by_lines else len(row)):
+            line, begin = row[y, channel] if by_lines else row[channel, y], channel * of_channel + y * of_line
             if not is_there:
                 for x in range(len(line)):
-                    line[x] = image[channel, y, x]
+                    line[x] = image[np.uintp(begin + x * of_pixel)]
             if top <= y < top + height:
                 _add(line[left : left + width], sums, channel)

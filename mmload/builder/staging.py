@@ -95,7 +95,8 @@ class Staging(AbstractContextManager["Staging"]):
 
     Args:
         out: the destination, with no symbolic link in it.
-        plan: plan of the build. None: no plan is written, and an existing one stays.
+        plan: plan of the build. None: no plan is written, an existing one stays, and without one the folder is removed
+            at the end, unless it holds a new version that has only to be added to the dataset.
         shared: whether parts of this build may work in the folder at the same time; else the lock is held alone.
         overwrite: discard finished shards of another plan.
 
@@ -124,6 +125,8 @@ class Staging(AbstractContextManager["Staging"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._wanted is None and not unfinished_plan(self.out) and not (self.paths.dataset / FILE_NAME).is_file():
+            self.discard()
         self._lock.close()
 
     def clear(self) -> None:
@@ -340,9 +343,7 @@ def add_to_dataset(new: Path, out: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def working_folder(out: Path) -> Iterator[Staging]:
-    """Yields the empty working folder of a command that makes no plan, and removes it at the end.
-
-    A version that only has to be added to the dataset stays in it: the next command completes it.
+    """Yields the empty working folder of a command that makes no plan.
 
     Raises:
         BuildError: if another command works there, or has finished shards.
@@ -351,11 +352,8 @@ def working_folder(out: Path) -> Iterator[Staging]:
         if unfinished_plan(out) and has_finished_shards(staging.paths):
             raise BuildError(f"{staging.paths.folder} holds an unfinished build; run it again, or remove that folder")
         staging.clear()
-        try:
-            yield staging
-        finally:
-            if not (staging.paths.dataset / FILE_NAME).is_file():
-                staging.discard()
+        remove(staging.paths.folder / PLAN_NAME)
+        yield staging
 
 
 def has_finished_shards(paths: BuildPaths) -> bool:
@@ -474,10 +472,16 @@ def is_up_to_date(out: Path, manifest: Manifest, plan: Mapping[str, Any], *, ove
     if overwrite:
         _check_replaceable(out, manifest)
         return False
-    if (unlike := _unlike(manifest, plan, skip)) is None:
+    skipped = sum(split.skipped_count for split in manifest.splits.values())
+    if (was := canonical(manifest.recipe)) != plan["recipe"]:
+        found = f"was built by another recipe ({unlike(was, plan['recipe'])}); "
+    elif manifest.fingerprint != plan["fingerprint"]:
+        found = "its source has changed since; run mmload update to build only what has changed, or "
+    elif skipped and not skip:
+        found = f"left out {counted(skipped, 'sample')} that could not be read; add --on-error skip to accept that, or "
+    else:
         return True
-    replace = "use mmload build --overwrite" if UPDATES in plan else "add --overwrite"
-    raise BuildError(f"{out} exists and {unlike}{replace} to build it again")
+    raise BuildError(f"{out} exists and {found}add --overwrite to build it again")
 
 
 def _check_replaceable(out: Path, manifest: Manifest) -> None:
@@ -509,18 +513,6 @@ def dataset_at(out: Path) -> Manifest | None:
         raise BuildError(
             f"{out} exists and is not a dataset that can be read ({error}); choose another place, or remove it"
         ) from error
-
-
-def _unlike(manifest: Manifest, plan: Mapping[str, Any], skip: bool) -> str | None:
-    """Formats the difference of a dataset from the planned build, and an alternative to a rebuild."""
-    if (was := canonical(manifest.recipe)) != plan["recipe"]:
-        return f"was built by another recipe ({unlike(was, plan['recipe'])}); "
-    if manifest.fingerprint != plan["fingerprint"]:
-        return "its source has changed since; run mmload update to build only what has changed, or "
-    skipped = sum(split.skipped_count for split in manifest.splits.values())
-    if skipped and not skip:
-        return f"left out {counted(skipped, 'sample')} that could not be read; add --on-error skip to accept that, or "
-    return None
 
 
 def listed(names: list[str]) -> str:

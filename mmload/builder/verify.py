@@ -19,7 +19,6 @@ import numpy as np
 from mmload.builder.pipeline import LocalEngine
 from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.previous_version import stored_fields
-from mmload.builder.recipe import BuildRecipe
 from mmload.builder.shard_job import ShardJob
 from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, array_of, bytes_of, join_lists
 from mmload.builder.staging import working_folder
@@ -117,14 +116,6 @@ def _fault(file: DatasetFile, root: Path) -> str | None:
 # The source, built again.
 
 
-def recipe_at(manifest: Manifest, path: Path, source: str | Path | None, trust: bool) -> BuildRecipe:
-    """Returns the recipe of a dataset with the source's root, restricted to trusted operations."""
-    return replace(
-        trusted_recipe(manifest.recipe, path, trust=trust),
-        root=source,  # type: ignore[arg-type]  # a recipe makes a place of it
-    )
-
-
 def is_updated(manifest: Manifest) -> bool:
     """Returns whether a dataset was updated after its build, so that its shards are not those of one source."""
     return any(record.order is not None for record in manifest.built_splits.values())
@@ -144,8 +135,8 @@ def _job_of(
             f"{path} was updated after its build (mmload info {path} --versions), so its shards are not those of the "
             "source in order; compare it with a fresh build, or build it again with --overwrite"
         )
-    recipe, plans = recipe_at(manifest, path, source, trust), list[ShardPlan]()
-    splits = splits_of(recipe)
+    recipe, plans = trusted_recipe(manifest.recipe, path, trust=trust), list[ShardPlan]()
+    splits = splits_of(replace(recipe, root=source))  # type: ignore[arg-type]  # a recipe makes a place of it
     for name, record in manifest.built_splits.items():
         samples, have = record.rows + record.skipped_count, len(splits.get(name, ()))
         planned = plan_shards(name, samples, record.shard_samples)

@@ -66,10 +66,11 @@ def update(given: UpdateArguments) -> None:
     It builds what is new or changed, and drops what is gone.
     """
     from mmload.builder.previous_version import UpdateOptions
-    from mmload.builder.verify import recipe_at
+    from mmload.builder.trust import trusted_recipe
     from mmload.store.manifest import read
 
-    recipe = replace(recipe_at(read(given.out), given.out, given.root, given.trust), out=given.out)
+    recipe = trusted_recipe(read(given.out).recipe, given.out, trust=given.trust)
+    recipe = replace(recipe, root=given.root, out=given.out)  # type: ignore[arg-type]  # it makes a place of the root
     run(recipe, given, UpdateOptions(append=given.append, checksum=given.checksum, dry_run=given.dry_run))
 
 

@@ -31,6 +31,7 @@ def verify(
     if repair and (source is None or record):
         raise UsageError("--repair needs --source ROOT, what the dataset was built from, and takes no --record")
     from mmload.builder import verify as checks
+    from mmload.builder.trust import trusted_recipe
     from mmload.cli import summary
     from mmload.store.versions import read_any
 
@@ -38,7 +39,7 @@ def verify(
     if version not in (None, read_any(dataset, None).version) and (record or source is not None):
         raise UsageError(f"--version {version} is not the current one; leave out --source and --record, or the version")
     if source is not None:
-        checks.recipe_at(manifest, dataset, source, trust)  # before minutes of reading
+        trusted_recipe(manifest.recipe, dataset, trust=trust)  # before minutes of reading
     if repair:
         with interruptible("run the same command again to continue"):
             repaired = checks.repair(dataset, source or "", trust=trust, threads=threads, progress=progress("repair"))

@@ -75,7 +75,7 @@ class BatchSettings:
         batch_size: largest number of rows per batch.
         slots: number of batches that can be alive in the loader at once.
         framed: see :meth:`mmload.augment.collate.Collate.prepare`.
-        decode: decoder of JPEGs, one of :data:`~mmload.loader.arguments.DECODERS`.
+        decode: decoder of JPEGs, one of :data:`~mmload.loader.loader.DECODERS`.
         ranks: number of ranks of this machine that read an epoch together.
     """
 

@@ -4,13 +4,14 @@ An order is a pure function of (seed, epoch, position) and uses no generator. It
 chunks takes some 30 bytes for each. Positions of the epoch's order, which does not depend on ranks, are dealt to the
 ranks in turn, so after any number of samples consumed by all ranks together, the rest can be dealt to another number of
 ranks. :mod:`mmload.loader.orders` has the orders that draw, :mod:`mmload.loader.samplers` those of users.
+At the end are the seeds of loaders that are given none, on which ranks agree.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -20,7 +21,9 @@ from zlib import crc32
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
 
+from mmload.augment.collate import collates_of
 from mmload.errors import UsageError, bytes_text, counted
 from mmload.runtime.random_words import GOLDEN, Words, key_of, keys_of, permute_words, signed
 from mmload.runtime.resources import local_ranks
@@ -28,6 +31,8 @@ from mmload.store.dataset import View
 from mmload.store.row_numbers import Numbers, row_blocks
 
 TAILS = ("exact", "pad", "drop")
+
+MOST_SEED = 2**64 - 1
 
 _FULL, _BLOCKS, _HOLE, _INSIDE, _BATCHES, _PLACE = 1, 2, 3, 4, 11, 12  # purposes of keys
 
@@ -576,3 +581,71 @@ def _aspects(view: View, places: Words) -> NDArray[np.float64]:
     located = view.rows.reader.field("images").located(view.ids(places.view(np.int64)))
     aspects: NDArray[np.float64] = located["width"] / located["height"]
     return aspects
+
+
+_SHUFFLES: Mapping[object, str] = {"shuffled": "give shuffle=True", "sequential": "leave it out, or give shuffle=False"}
+"""Replacement for each order that ``shuffle`` requests."""
+
+
+def resolve_order(shuffle: object, order: object) -> Any:
+    """Returns the order that ``shuffle`` or ``order`` requests: a name, a Sampling, or rows and samplers as given.
+
+    Raises:
+        ValueError: if both are given, or ``order`` is a name that ``shuffle`` requests.
+    """
+    if order is None:
+        return "shuffled" if shuffle else "sequential"
+    if shuffle:
+        raise ValueError("shuffle and order are both given; each decides the order alone")
+    if isinstance(order, str) and order in _SHUFFLES:
+        raise ValueError(f"order is {order!r}; {_SHUFFLES[order]}")
+    return order
+
+
+def torch_seed() -> int:
+    """Returns the seed of torch's default generator.
+
+    Raises:
+        UsageError: in a worker of a DataLoader, as each worker has another one.
+    """
+    if get_worker_info() is not None:
+        raise UsageError(
+            "seed is None, and each worker of a DataLoader has a torch seed of its own; give seed=N, or make the "
+            "Loader in the training process"
+        )
+    return torch.initial_seed() & MOST_SEED
+
+
+def needs_agreement(order: Any, collate: object) -> bool:
+    """Returns whether ranks have to agree on a seed: there are several, and the order or the collate draws.
+
+    Raises:
+        ValueError: if they have to and cannot, as they are not those of torch.distributed.
+    """
+    is_drawn = isinstance(order, Order) and order.epoch_order.is_drawn
+    if order.world_size == 1 or not (is_drawn or is_random(collate)):
+        return False
+    ranks = distributed_ranks()
+    if ranks is None or ranks[1] != order.world_size:
+        given = order.rank, order.world_size
+        raise ValueError(f"ranks is {given}, which are not torch.distributed's and share no seed; give seed=N")
+    return True
+
+
+def is_random(collate: object) -> bool:
+    """Returns whether a collate may depend on the samples' seeds; a function may."""
+    collates = collates_of(collate)
+    return any(each.is_random for each in collates) if collates else collate is not None
+
+
+def agreed_seed(own: int) -> int:
+    """Returns rank 0's seed, on every rank of torch.distributed; all have to call it.
+
+    Raises:
+        UsageError: in a worker of a DataLoader, which is no rank.
+    """
+    if get_worker_info() is not None:
+        raise UsageError("a worker of a DataLoader cannot ask rank 0 for its seed; give the Loader seed=N")
+    seeds = [own]
+    torch.distributed.broadcast_object_list(seeds, src=0)  # by the backend's device
+    return seeds[0]

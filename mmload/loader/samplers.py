@@ -1,4 +1,4 @@
-"""A user's sampler as the order of a loader."""
+"""A user's sampler as the order of a loader, and the order of a loader as samplers for others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from mmload.errors import counted, shown
-from mmload.loader.order import Occurrences, RowSelection, Take
+from mmload.loader.order import Occurrences, Order, RowSelection, Take
 from mmload.store.row_numbers import Numbers, as_integer, row_numbers, rows_digest
 
 
@@ -171,3 +172,61 @@ class _SampledRows:
         if not -self._rows <= row < self._rows:
             raise ValueError(f"sampler yields {row}, expected a row in [{-self._rows}, {self._rows - 1}]")
         return row % self._rows
+
+
+class SkippableBatches:
+    """Batches of a loader's next epoch for a DataLoader without workers, as Accelerate's ``skip_first_batches`` makes.
+
+    It yields placeholders, of which that function drops the first ones. The DataLoader calls :meth:`make_batch` with
+    each other one, and the loader's threads make the batches.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+        self._number = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the loader's next epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self._batches, epoch = None, self._loader.epoch
+        for number in range(len(self)):
+            self._number = number
+            yield []
+        if self._batches is None:  # all are skipped
+            self._loader.set_epoch(epoch + 1)
+
+    def make_batch(self, placeholder: object) -> Any:
+        """Returns the next batch; the first one decides how many are skipped."""
+        if self._batches is None:
+            self._batches = self._loader.begin_after(self._number)
+        return next(self._batches)
+
+
+class EpochSampler(Sampler[int]):
+    """Rows of a loader's next epoch on its rank, by their place in ``loader.dataset``."""
+
+    def __init__(self, order: Order, loader: Any) -> None:
+        self._order, self._loader = order, loader
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next epoch."""
+        return int(self._loader.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the loader's next epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        """Returns the number of rows of a complete epoch on this rank."""
+        return self._order.remaining()
+
+    def __iter__(self) -> Iterator[int]:
+        order = self._loader.agreed_order()
+        return iter(order.rows_for(self.epoch).tolist() if isinstance(order, Order) else ())

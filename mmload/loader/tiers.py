@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mmload.errors import DamagedError, bytes_text
-from mmload.render.arrival import arrive, bring
+from mmload.render.arrival import arrive
 from mmload.render.jpeg_strips import WORTH, cut_strip
 from mmload.render.kernel_arguments import (
     LINES,
@@ -26,7 +26,6 @@ from mmload.render.kernel_arguments import (
     PIXELS,
     PLACE,
     PLANES,
-    PRESENT,
     UNREADABLE,
     Arrival,
     ImageLines,
@@ -130,8 +129,8 @@ class StoredRows(NamedTuple):
         lines = self._arriving(library, at_once)
         if not at_once:
             return lines
-        bring(lines, len(self.rows))
-        return lines._replace(arrival=PRESENT) if self._refused(lines) is None else self._decoded()
+        arrive(lines.stored, lines.arrival, np.array([0, len(self.rows)]))
+        return lines._replace(arrival=None) if self._refused(lines) is None else self._decoded()
 
     def missing(self, lines: ImageLines) -> ImageLines | None:
         """Returns the lines from the row on that TurboJPEG refused, as simplejpeg decodes it: of CMYK, for example.
@@ -146,7 +145,7 @@ class StoredRows(NamedTuple):
         return decoded._replace(places=decoded.places[row:])
 
     def _refused(self, lines: ImageLines) -> int | None:
-        row, why = lines.arrival.failed.tolist()
+        row, why = (-1, 0) if lines.arrival is None else lines.arrival.failed.tolist()
         if row >= 0 and why == UNREADABLE and self.prepared is not None:
             raise self.prepared.map.error_of(self.prepared, self.first + row)
         return None if row < 0 else int(row)
@@ -165,7 +164,6 @@ class StoredRows(NamedTuple):
             spare = scratch("strip", (int(self.lengths.max()) + 2,))
         prepared, group = self.prepared, self._group
         arrival = Arrival(
-            address=arrive.address,
             ranges=NO_FILES if prepared is None else prepared.map.ranges,
             files=nothing if prepared is None else prepared.files[group],
             absent=nothing if prepared is None else prepared.absent[group],
@@ -176,7 +174,7 @@ class StoredRows(NamedTuple):
             rooms=rooms,
             channels=channels,
             spare=spare,
-            decoder=PRESENT.decoder if library is None else _decoder_of_thread(library).state,
+            decoder=np.empty(0, np.uintp) if library is None else _decoder_of_thread(library).state,
             failed=np.array([-1, 0]),
         )
         return ImageLines(self.memory, places, decoded, arrival)

@@ -5,164 +5,165 @@
     CACHE/CONTENTS/open         locked by each process that has the dataset open
     CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk
     CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.passing     is removed after its use
-    CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.incoming    locked by the process that fetches it
+    CACHE/CONTENTS/chunks/SPLIT/SHARD/FILE-CRC32/NUMBER.chunk.fetching    locked by the process that fetches it
 
 A chunk is an immutable file: it is renamed in when it is complete and durable. The system keeps an unlinked file for
 whoever has it mapped, so a reader sees a whole chunk or none.
 
 An epoch reads each chunk once. So the chunks that fit stay, and every other one is removed after its use: to evict the
 one that was used longest ago would evict what the next epoch needs first. A chunk that stays is removed for another one
-only if no process has its dataset open, or none has used it since the epoch before this one began. The count is raised
+only if no process had its dataset open when the chunks were counted, and none has used it since. The count is raised
 before a chunk comes and lowered after one has gone, so a process that is killed leaves it too high, never too low; the
 next opening counts anew. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import threading
 import time
-from collections.abc import Hashable, Iterator
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
-from weakref import WeakValueDictionary
 
-from mmload.errors import StoreError, UsageError, bytes_text
+import numpy as np
+import numpy.typing as npt
+
+from mmload.errors import DamagedError, RemoteMissingError, StoreError, UsageError
+from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan
+from mmload.remote.object_store import Objects
 from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_at, write_atomically
+from mmload.store.checksum import crc32
+from mmload.store.manifest import Manifest
 
 NAME, OPEN, CHUNKS = "mmload-cache", "open", "chunks"
-PASSING, INCOMING = ".passing", ".incoming"
+PASSING, FETCHING = ".passing", ".fetching"
 
 _TEXT = b"mmload cache 2: copies of what is in object storage; delete the folder when nothing reads it. Bytes:\n"
-_DATASET, _SHARD = re.compile(r"[0-9a-f]{32}"), re.compile(r"\d{6,9}")
-_CHUNK = re.compile(rf"(0|[1-9]\d{{0,17}})\.chunk({PASSING}|{INCOMING})?")
+_DATASET = re.compile(r"[0-9a-f]{32}")
+_CHUNK = re.compile(
+    rf"/[^/]+/\d{{6,9}}/[^/]+/(0|[1-9]\d{{0,17}})\.chunk({FETCHING}|({PASSING})?(\.[0-9a-f]+\.partial)?)"
+)
 _SURVEY_S = 60.0  # a survey takes about a second for 10 TB
 _LEFT_S = 600.0  # seconds after which a file that is neither complete nor kept belongs to a process that has ended
+_DOWNLOADS = 2  # of bytes with a checksum mismatch, which may have been spoiled on their way
+_WAIT_S, _POLL_S = 20.0, 0.005  # a process that was stopped in the middle of a fetch must not stop the others
 
 
 class CacheFolder:
-    """Folder of a cache, created if it does not exist, with a limit in bytes or without. Thread-safe.
+    """Cache of a dataset, in a folder that is created if it does not exist. Thread-safe.
 
-    Use :func:`cache_folder`.
+    Attributes:
+        path: the folder.
+        objects: the dataset at its URL.
+        lists: folder of the dataset's lists, indexes and checksums.
+        chunks: folder of its chunks, which later versions of the dataset share.
+        close: ends the use of the dataset, as collecting this does; nothing may read afterwards.
 
     Raises:
         UsageError: if the folder holds something else.
         StoreError: if it cannot be written.
     """
 
-    def __init__(self, path: Path, limit: int | None) -> None:
-        self.path, self.limit, self._mark = path, limit, path / NAME
-        self._unused: list[tuple[float, str]] = []
-        self._surveyed = 0.0
-        self._epochs: dict[Hashable, tuple[float, float]] = {}
-        try:
+    def __init__(self, path: Path, limit: int | None, objects: Objects, manifest: Manifest) -> None:
+        first = manifest.versions[0] if manifest.versions else manifest
+        root = path / first.contents[:32]
+        self.path, self.objects, self.lists, self.chunks = path, objects, path / manifest.contents[:32], root / CHUNKS
+        self._limit, self._mark = math.inf if limit is None else limit, path / NAME
+        with self.errors():
             path.mkdir(parents=True, exist_ok=True)
             is_strange = any(name != NAME for name in os.listdir(path))
             if is_strange and not self._mark.exists():  # in this order: another process may create it at this moment
                 raise UsageError(f"{path} is not empty and not a cache of mmload; give another folder as the cache")
-            with file_lock(self._mark):
+            with file_lock(self._mark):  # a survey holds the other lock for a moment
                 self._used()
                 self._survey()
-        except OSError as error:
-            raise StoreError(f"cannot use {path} as a cache ({error.strerror})") from error
+                root.mkdir(exist_ok=True)
+                file = open_lock(root / OPEN)
+                lock(file, shared=True)
+        self.close = weakref.finalize(self, file.close)
 
-    @property
-    def used(self) -> int:
-        """Bytes of all chunks that are kept, or more if a process was killed since the last survey."""
-        with file_lock(self._mark):
-            return self._used()
-
-    def open_dataset(self, root: Path) -> BinaryIO:
-        """Marks a dataset's folder as in use until the result is closed."""
-        root.mkdir(parents=True, exist_ok=True)
-        with file_lock(self._mark):  # a survey holds the other lock for a moment
-            file = open_lock(root / OPEN)
-            lock(file, shared=True)
-        return file
-
-    def write_list(self, path: Path, content: bytes) -> None:
-        """Writes a list, an index or checksums into a dataset's folder.
-
-        Raises:
-            StoreError: if it cannot be written.
-        """
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Converts an error of the system to one that names the cache."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with file_lock(self._mark):
-                self._used()  # if the cache was deleted, its mark has to prove again that it is one
-            write_atomically(path, content)
+            yield
         except OSError as error:
             raise StoreError(
-                f"cannot write {path} ({error.strerror}); free space there, or give another cache"
+                f"cannot use the cache {self.path} ({error.strerror}); free space there, or give another folder"
             ) from error
 
-    def begin_epoch(self, field: Hashable) -> None:
-        """Records that a field begins an epoch: what nobody used since its previous one may leave."""
-        self._epochs[field] = self._epochs.get(field, (0.0, 0.0))[1], time.time()
-
-    def admit(self, incoming: str, path: str) -> None:
-        """Renames a complete file to its path, or beyond the limit to one that ends with its use.
+    def fetched(self, name: str, size: int, is_right: Callable[[bytes], bool]) -> Path:
+        """Returns the file of a list, an index or checksums, which is fetched and checked unless it is there.
 
         Raises:
-            OSError: if the folder cannot be written.
+            DamagedError: if the object has another size, or is not right; RemoteError: if it cannot be read.
+            StoreError: if it cannot be written.
         """
-        size = os.stat(incoming).st_size
-        with file_lock(self._mark):
-            more = size - size_of(path)
-            if self._has_room(more):
-                self._count(self._used() + max(0, more))
-                os.rename(incoming, path)
-                self._count(self._used() + min(0, more))
-            else:
-                os.rename(incoming, path + PASSING)
+        path = self.lists / name
+        with suppress(OSError):
+            if path.stat().st_size == size:
+                return path
+        content = bytes(self.objects.get(name))
+        if len(content) != size or not is_right(content):
+            raise DamagedError(f"{self.objects.url_of(name)} is not the file that the manifest names; push it again")
+        with self.errors():
+            self.write(path, content)
+        return path
 
-    def _has_room(self, more: int) -> bool:
-        """Returns whether so many bytes fit, after chunks left that nobody uses; the caller holds the lock."""
-        if self.limit is None:
-            return True
-        if self._used() + more > self.limit and time.monotonic() > self._surveyed + _SURVEY_S:
+    def write(self, path: Path, content: bytes | memoryview, *, is_chunk: bool = False) -> None:
+        """Writes a file. Beyond the limit, a chunk has a name by which it is removed after its use.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        arrived = Path(f"{path}{PASSING}") if is_chunk else path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(arrived, content)
+        with file_lock(self._mark):
+            self._used()  # if the cache was deleted, its mark has to prove again that it is one
+            if is_chunk and self._has_room(len(content)):
+                arrived.rename(path)
+
+    def _has_room(self, size: int) -> bool:
+        """Counts a chunk that is to stay, after unused ones left; returns False if it does not fit; under the lock."""
+        if self._used() + size > self._limit and time.monotonic() > self._surveyed + _SURVEY_S:
             self._survey()
-        while self._used() + more > self.limit and self._unused:
+        while self._used() + size > self._limit:
+            if not self._unused:
+                return False
             used_at, path = self._unused.pop()
             with suppress(FileNotFoundError):
                 status = os.lstat(path)
                 if status.st_mtime == used_at:
                     os.unlink(path)
                     self._count(self._used() - status.st_size)
-        return self._used() + more <= self.limit
+        self._count(self._used() + size)
+        return True
 
-    def _survey(self) -> None:
+    def _survey(self) -> int:
         """Counts all chunks, finds those that nobody uses, and removes what killed processes left; under the lock."""
         now, total, unused = time.time(), 0, []
-        since = min((earlier for earlier, _ in self._epochs.values()), default=0.0)
         for root, paths in _chunk_paths(self.path):
-            is_closed = bool(paths) and self._is_closed(root)
+            is_closed = bool(paths) and _is_closed(root)
             for path in paths:
-                try:
+                with suppress(FileNotFoundError):
                     status = os.lstat(path)
-                    if path.endswith((PASSING, INCOMING)):
-                        if is_closed or status.st_mtime < now - _LEFT_S:
-                            os.unlink(path)
-                        continue
-                except FileNotFoundError:
-                    continue
-                total += status.st_size
-                if is_closed or status.st_mtime < since:
-                    unused.append((status.st_mtime, path))
+                    if path.endswith(".chunk"):
+                        total += status.st_size
+                        unused += [(status.st_mtime, path)] if is_closed else []
+                    elif is_closed or status.st_mtime < now - _LEFT_S:
+                        os.unlink(path)
         self._unused = sorted(unused, reverse=True)
         self._surveyed = time.monotonic()
         self._count(total)
-
-    @staticmethod
-    def _is_closed(root: str) -> bool:
-        """Returns whether no process has a dataset open."""
-        with suppress(OSError), open_lock(Path(root, OPEN)) as file:
-            return lock(file)
-        return False
+        return total
 
     def _used(self) -> int:
-        """Returns the count; the caller holds the lock.
+        """Returns the bytes of all chunks that are kept, or more if a process was killed; the caller holds the lock.
 
         Raises:
             UsageError: if the file was not written here.
@@ -176,9 +177,7 @@ class CacheFolder:
             raise UsageError(
                 f"{self._mark} was not written by this version of mmload; give another folder as the cache"
             )
-        self._count(0)  # it is new, or something has truncated it
-        self._survey()
-        return self._used()
+        return self._survey()  # it is new, or something has truncated it
 
     def _count(self, size: int) -> None:
         """Writes the count; the caller holds the lock."""
@@ -189,41 +188,117 @@ class CacheFolder:
 def _chunk_paths(cache: Path) -> Iterator[tuple[str, list[str]]]:
     """Yields the folder of each dataset in a cache, and the files of its chunks; links are not followed."""
     for name in os.listdir(cache):
-        dataset, found = os.path.join(cache, name), []
-        top = os.path.join(dataset, CHUNKS)
-        if not _DATASET.fullmatch(name) or os.path.islink(dataset) or os.path.islink(top):
-            continue
-        for folder, inner, names in os.walk(top):
-            level = folder[len(top) :].count(os.sep)
-            inner[:] = [name for name in inner if level != 1 or _SHARD.fullmatch(name)] if level < 3 else []
-            if level == 3:
-                found += [os.path.join(folder, name) for name in names if _CHUNK.fullmatch(name)]
-        yield dataset, found
+        root = os.path.join(cache, name)
+        top = os.path.join(root, CHUNKS)
+        if _DATASET.fullmatch(name) and not os.path.islink(root) and not os.path.islink(top):
+            paths = (os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names)
+            yield root, [path for path in paths if _CHUNK.fullmatch(path, len(top))]
 
 
-def size_of(path: str) -> int:
-    """Returns the bytes of a file; 0 if it does not exist."""
-    try:
-        return os.lstat(path).st_size
-    except FileNotFoundError:
-        return 0
+def _is_closed(root: str) -> bool:
+    """Returns whether no process has a dataset open."""
+    with suppress(OSError), open_lock(Path(root, OPEN)) as file:
+        return lock(file)
+    return False
 
 
-_FOLDERS: WeakValueDictionary[Path, CacheFolder] = WeakValueDictionary()
+class ChunkFiles:
+    """Files of the chunks of a field: opened in the cache, or fetched, checked and stored first. Thread-safe.
 
+    Attributes:
+        fetched_bytes: bytes fetched from object storage.
+    """
 
-def cache_folder(path: Path, limit: int | None) -> CacheFolder:
-    """Returns the cache at a path: one object for all datasets of this process; raises what it does."""
-    folder = _FOLDERS.get(path)
-    if folder is None:
-        folder = _FOLDERS[path] = CacheFolder(path, limit)
-    if folder.limit != limit:
-        raise UsageError(
-            f"the cache {path} is open in this process with cache_limit={_limit_text(folder.limit)}, not "
-            f"{_limit_text(limit)}; give the same limit to all datasets that share a cache"
+    def __init__(self, cache: CacheFolder, chunks: Chunks) -> None:
+        self.cache, self.chunks, self.fetched_bytes = cache, chunks, 0
+        self._sums: dict[int, npt.NDArray[np.uint32]] = {}
+        self._lock = threading.Lock()
+
+    def open(self, chunk: ChunkSpan) -> int:
+        """Returns the descriptor of a chunk's file.
+
+        Raises:
+            RemoteError, DamagedError: if it cannot be fetched, or has other bytes than were pushed.
+            StoreError: if it cannot be stored, such as on a full disk.
+        """
+        path = self._path(chunk)
+        with self.cache.errors():
+            handle = self._opened(path, chunk)
+            while handle is None:
+                with suppress(FileNotFoundError), _turn(path):  # something may remove the folder at this moment
+                    handle = self._opened(path, chunk)
+                    if handle is None:
+                        data = self._download(chunk)
+                        self.cache.write(path, bytes(chunk.padding) + data if chunk.padding else data, is_chunk=True)
+                        handle = self._opened(path, chunk)
+        return handle
+
+    def end_use(self, chunk: ChunkSpan) -> None:
+        """Removes the file of a chunk that is not kept."""
+        with suppress(OSError):
+            os.unlink(f"{self._path(chunk)}{PASSING}")
+
+    def _path(self, chunk: ChunkSpan) -> Path:
+        record, file = self.chunks.record, self.chunks.file
+        name = f"{file}-{record.shards[chunk.shard].files[file].crc32}"
+        return self.cache.chunks / record.shard_folder(self.chunks.split, chunk.shard) / name / f"{chunk.number}.chunk"
+
+    def _opened(self, path: Path, chunk: ChunkSpan) -> int | None:
+        """Returns the descriptor of a file of the chunk's size, if there is one."""
+        for each in (str(path), f"{path}{PASSING}"):
+            with suppress(FileNotFoundError):
+                handle = open_regular(each, os.O_RDONLY | os.O_NOFOLLOW)
+                if os.fstat(handle).st_size == chunk.stored_bytes:
+                    with suppress(OSError):  # another user's
+                        os.utime(each)
+                    return handle
+                os.close(handle)  # something has truncated it
+        return None
+
+    def _download(self, chunk: ChunkSpan) -> memoryview:
+        """Reads a chunk from object storage and compares its checksum."""
+        objects, name = self.cache.objects, self._name(chunk.shard)
+        expected = self._sums_of(chunk.shard)[chunk.number]
+        for _ in range(_DOWNLOADS):
+            data = objects.get_range(name, chunk.start, chunk.length)
+            with self._lock:
+                self.fetched_bytes += chunk.length
+            if crc32(data) == expected:
+                return data
+        raise DamagedError(
+            f"{objects.url_of(name)} is damaged after byte {chunk.start:,}: it does not have the checksum that "
+            "was pushed; remove that object, and push the dataset again"
         )
-    return folder
+
+    def _name(self, shard: int) -> str:
+        return f"{self.chunks.record.shard_folder(self.chunks.split, shard)}/{self.chunks.file}.memmap"
+
+    def _sums_of(self, shard: int) -> npt.NDArray[np.uint32]:
+        """Returns the checksums of a shard's chunks, which are stored in the cache, too."""
+        if shard not in self._sums:
+            name = self._name(shard) + SUFFIX
+            of_file = bytes.fromhex(self.chunks.record.shards[shard].files[self.chunks.file].crc32)[::-1]
+            size = 4 * (self.chunks.counts[shard] + 1)
+            try:
+                path = self.cache.fetched(name, size, lambda content: content.startswith(of_file))
+            except RemoteMissingError as error:
+                raise StoreError(
+                    f"{self.cache.objects.url_of(name)} does not exist, so a part of a file cannot be checked: mmload "
+                    "push writes it; push the dataset once more, or pull it"
+                ) from error
+            self._sums[shard] = np.fromfile(path, "<u4")[1:]
+        return self._sums[shard]
 
 
-def _limit_text(limit: int | None) -> str:
-    return "None" if limit is None else bytes_text(limit)
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Waits while another process fetches a chunk, unless it seems to have been stopped in the middle."""
+    mark, until = Path(f"{path}{FETCHING}"), time.monotonic() + _WAIT_S
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    with open_lock(mark) as file:
+        while not lock(file) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            mark.unlink(missing_ok=True)

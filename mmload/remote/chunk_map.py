@@ -7,78 +7,22 @@ released, or given up and collected: then until the next one is prepared.
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import threading
 import weakref
+from _thread import start_new_thread
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from queue import PriorityQueue
 
 import numpy as np
 
 from mmload.errors import MmloadError, StoreError
-from mmload.remote.chunk_files import ChunkFiles
-from mmload.remote.chunks import ChunkSpan
+from mmload.remote.cache_folder import ChunkFiles
 from mmload.store.dataset_folder import MappedRows, Places, PreparedRows, map_over, reserved
 from mmload.store.row_numbers import Numbers
-
-NOW, AHEAD, _END = 0, 1, 2
-"""Urgency of a task; the least comes first."""
-
-Task = tuple[int, int, "Future[None]", Callable[[], None]]
-
-
-class FetchThreads:
-    """Up to ``parallel`` threads, which end with this object after their tasks, or at once with the process.
-
-    Thread-safe.
-    """
-
-    def __init__(self, parallel: int) -> None:
-        self._tasks: PriorityQueue[Task] = PriorityQueue()
-        self._numbers = itertools.count()
-        self._parallel, self._threads = parallel, list[threading.Thread]()
-        self._starting = threading.Lock()  # maps submit at the same time
-        weakref.finalize(self, _end_threads, self._tasks, self._threads, os.getpid()).atexit = False
-
-    def submit(self, urgency: int, task: Callable[[], None]) -> Future[None]:
-        """Calls a task in a thread, those of urgency NOW first; a future that is cancelled is not begun.
-
-        Raises:
-            RuntimeError: if the system has no more threads.
-        """
-        future: Future[None] = Future()
-        with self._starting:
-            if len(self._threads) < self._parallel:  # first: nobody may wait for a thread that cannot be started
-                thread = threading.Thread(target=_work, args=(self._tasks,), name="mmload-fetch", daemon=True)
-                thread.start()
-                self._threads.append(thread)
-        self._tasks.put((urgency, next(self._numbers), future, task))
-        return future
-
-
-def _end_threads(tasks: PriorityQueue[Task], threads: Sequence[threading.Thread], owner: int) -> None:
-    """Ends threads after all tasks; a forked process has none to end, and one may hold the lock of the tasks there."""
-    for number in range(len(threads) if owner == os.getpid() else 0):
-        tasks.put((_END, number, Future(), lambda: None))
-
-
-def _work(tasks: PriorityQueue[Task]) -> None:
-    while (entry := tasks.get())[0] != _END:
-        _, _, future, task = entry
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            future.set_result(task())
-        except BaseException as error:
-            future.set_exception(error)
-        del entry, future, task  # else this thread would keep them while it waits
-
 
 WINDOW = 64
 """Chunks of a window of the block order, and the most that are prefetched: 1 GiB of each field."""
@@ -86,11 +30,9 @@ WINDOW = 64
 MOST_IDLE = WINDOW + 16
 """Chunks of a field that stay mapped without use, so that the slowest thread still finds those of its window."""
 
-_PAGE = mmap.PAGESIZE
-
 
 class ChunkMap(MappedRows):
-    """Chunks of a field as one array.
+    """Chunks of a field as one array, opened by up to ``parallel`` threads, which end when there is nothing to open.
 
     Attributes:
         files: files of the chunks.
@@ -101,12 +43,11 @@ class ChunkMap(MappedRows):
 
     most_rows = 512  # a process may have 65,530 maps on Linux, and each may need a chunk of its own
 
-    def __init__(self, files: ChunkFiles, threads: FetchThreads) -> None:
+    def __init__(self, files: ChunkFiles, parallel: int) -> None:
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
 
-        self.files, self.chunks, self._pages = files, files.chunks, pages
-        self.memory = reserved(max(_PAGE, self.chunks.extent))
-        self._mapped: OrderedDict[int, None] = OrderedDict()
+        self.files, self.chunks, self._parallel, self._pages = files, files.chunks, parallel, pages
+        self.memory = reserved(max(mmap.PAGESIZE, self.chunks.extent))
         nothing = np.empty(0, np.int64)
         self.ranges = pages.FileRanges(
             firsts=self.chunks.places,
@@ -117,16 +58,13 @@ class ChunkMap(MappedRows):
             reads=False,
             handles=nothing,
         )
-        self.begin_anew(threads)
-
-    def begin_anew(self, threads: FetchThreads) -> None:
-        """Begins with a lock that nobody holds, and without what threads of the parent of a fork do."""
-        self._threads, self._lock = threads, threading.RLock()
-        self._arriving: dict[int, tuple[Future[None], bool]] = {}
+        self._lock = threading.Lock()  # of all that follows
+        self._threads = 0
+        self._wanted, self._arriving = dict[int, Future[None]](), dict[int, Future[None]]()
+        self._mapped: OrderedDict[int, None] = OrderedDict()
         self._uses: Counter[int] = Counter()
-        self._ahead, self._coming = set[int](), list[Iterator[int]]()
         self._given_up: deque[list[int]] = deque()
-        self.files.begin_anew()
+        self._ahead, self._coming = set[int](), list[weakref.ref[Generator[int]]]()
 
     def prepare(self, places: Places) -> PreparedRows:
         """Fetches the chunks of rows, or of parts of them, and begins to bring the rows into memory.
@@ -145,8 +83,8 @@ class ChunkMap(MappedRows):
             self._uses.update(needed)
             self._end_uses()
             self._ahead.difference_update(needed)
-            arriving = {chunk: self._request(chunk, NOW) for chunk in needed if not self._is_mapped(chunk)}
-            self._prefetch()
+            arriving = {chunk: self._arrival(chunk) for chunk in needed if not self._is_mapped(chunk)}
+            self._start_threads()
         for future in arriving.values():
             future.result()
         prepared = self.begun(places, of_rows, starts)._replace(end=end)
@@ -164,42 +102,14 @@ class ChunkMap(MappedRows):
 
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns that the cache cannot be read."""
-        return StoreError(f"cannot read the cache {self.files.folder.path} ({why})")
+        return StoreError(f"cannot read the cache {self.files.cache.path} ({why})")
 
-    def begin_epoch(self, coming: Iterator[int]) -> None:
-        """Begins to fetch the chunks that an epoch needs, in its order, ahead of the batches that use them.
-
-        Those that are mapped are in use, as those of an earlier epoch may leave the cache.
-        """
-        self.files.folder.begin_epoch(self.files)
+    def begin_epoch(self, coming: Generator[int]) -> None:
+        """Begins to fetch the chunks that an epoch needs, in its order, until ``coming`` is collected."""
         with self._lock:
-            for chunk in self._mapped:
-                self.files.touch(self.chunks.each[chunk])
-            self._coming.append(coming)
-            self._prefetch()
-
-    def end_prefetch(self, coming: Iterator[int]) -> None:
-        """Drops what is prefetched and not used yet."""
-        with self._lock:
-            with suppress(ValueError):  # all of it was fetched
-                self._coming.remove(coming)
-            for chunk, (future, is_ahead) in list(self._arriving.items()):
-                if is_ahead and future.cancel():
-                    del self._arriving[chunk]
-            self._ahead.clear()
-            self._unmap_idle()
-
-    def _prefetch(self) -> None:
-        """Requests some chunks of the epoch that began last; the caller holds the lock."""
-        while self._coming and len(self._ahead) < WINDOW:
-            chunk = None
-            with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
-                chunk = next(self._coming[-1], None)
-            if chunk is None:
-                self._coming.pop()
-            elif not self._is_mapped(chunk) and chunk not in self._arriving:
-                self._ahead.add(chunk)
-                self._request(chunk, AHEAD)
+            self._ahead.clear()  # of an epoch that was broken off
+            self._coming.append(weakref.ref(coming))
+            self._start_threads()
 
     def _is_mapped(self, chunk: int) -> bool:
         if chunk in self._mapped:
@@ -207,54 +117,88 @@ class ChunkMap(MappedRows):
             return True
         return False
 
-    def _request(self, chunk: int, urgency: int) -> Future[None]:
-        """Opens a chunk in a thread, unless one does; the caller holds the lock."""
-        if chunk in self._arriving:
-            future, is_ahead = self._arriving[chunk]
-            if urgency == AHEAD or not is_ahead or not future.cancel():
-                return future
-        future = self._threads.submit(urgency, partial(self._arrive, chunk, urgency))
-        self._arriving[chunk] = future, urgency == AHEAD
-        return future
+    def _arrival(self, chunk: int) -> Future[None]:
+        """Returns the arrival of a chunk that a batch waits for; the caller holds the lock."""
+        return self._arriving.get(chunk) or self._wanted.setdefault(chunk, Future())
 
-    def _arrive(self, chunk: int, urgency: int) -> None:
-        """Opens the file of a chunk and maps it; reads what is prefetched into memory."""
-        place, is_mapped = self.chunks.each[chunk], False
-        try:
-            handle = self.files.open(place)
+    def _start_threads(self) -> None:
+        """Starts as many threads as have something to open; the caller holds the lock.
+
+        Raises:
+            RuntimeError: if the system has no more threads.
+        """
+        tasks = len(self._wanted) + (WINDOW - len(self._ahead) if self._coming else 0)
+        for _ in range(min(tasks, self._parallel - self._threads)):
+            start_new_thread(self._work, ())  # a Thread would wait for its begin, and for the interpreter lock
+            self._threads += 1
+
+    def _work(self) -> None:
+        """Opens chunks in a thread as long as there are some to open."""
+        while (chunk := self._next()) is not None:
+            error: BaseException | None = None
             try:
-                self._map(place, handle)
-            finally:
-                os.close(handle)
-            if urgency == AHEAD and self._pages.can_populate():
-                self._pages.populate(self.memory.ctypes.data + place.place, place.length)  # else its batch reads it
-            is_mapped = True
-        finally:
+                self._open(chunk)
+            except BaseException as failure:
+                error = failure
             with self._lock:  # at once: who finds it on its way has its use counted before it can be unmapped
-                self._arriving.pop(chunk, None)
-                if is_mapped:
+                future = self._arriving.pop(chunk)
+                if error is None:
                     self._mapped[chunk] = None
                 else:
                     self._ahead.discard(chunk)
-                self._unmap_idle()
+                self._end_uses()
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+            del future, error  # else the error's traceback would refer to the error
+
+    def _next(self) -> int | None:
+        """Returns the next chunk to open: one that a batch waits for, or of an epoch; None: the thread ends."""
+        with self._lock:
+            chunk = next(iter(self._wanted), None)
+            while chunk is None and self._coming and len(self._ahead) < WINDOW:
+                coming, found = self._coming[-1](), None
+                with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
+                    found = None if coming is None else next(coming, None)
+                if found is None:
+                    self._coming.pop()
+                elif not self._is_mapped(found) and found not in self._arriving:
+                    self._ahead.add(found)
+                    chunk = found
+            if chunk is None:
+                self._threads -= 1
+            else:
+                self._arriving[chunk] = self._wanted.pop(chunk, Future())
+            return chunk
+
+    def _open(self, chunk: int) -> None:
+        """Opens the file of a chunk and maps it; reads what is prefetched into memory."""
+        handle = self.files.open(self.chunks.each[chunk])
+        try:
+            self._map(chunk, handle)
+        finally:
+            os.close(handle)
+        if chunk in self._ahead and self._pages.can_populate():  # else its batch reads it
+            place = self.chunks.each[chunk]
+            self._pages.populate(self.memory.ctypes.data + place.place, place.length)
 
     def _end_uses(self) -> None:
-        """Ends the uses by batches that were released or given up; the caller holds the lock."""
+        """Ends the uses by batches that were released or given up, and unmaps chunks; the caller holds the lock.
+
+        Those that were used longest ago leave, beyond as many as stay.
+        """
         while self._given_up:
             self._uses.subtract(self._given_up.popleft())
         self._uses = +self._uses
-        self._unmap_idle()
-
-    def _unmap_idle(self) -> None:
-        """Unmaps the chunks used longest ago beyond those that stay; the caller holds the lock."""
         idle = [chunk for chunk in self._mapped if not self._uses[chunk] and chunk not in self._ahead]
         for chunk in idle[: max(0, len(idle) - MOST_IDLE)]:
             del self._mapped[chunk]
-            place = self.chunks.each[chunk]
-            self._map(place, None)
-            self.files.end_use(place)
+            self._map(chunk, None)
+            self.files.end_use(self.chunks.each[chunk])
 
-    def _map(self, place: ChunkSpan, handle: int | None) -> None:
+    def _map(self, chunk: int, handle: int | None) -> None:
         """Maps the file of a chunk over its place, or nothing."""
+        place = self.chunks.each[chunk]
         address = self.memory.ctypes.data + place.place - place.padding
-        map_over(address, place.stored_bytes, handle, self.files.folder.path)
+        map_over(address, place.stored_bytes, handle, self.files.cache.path)

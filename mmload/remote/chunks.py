@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmload.errors import DamagedError, RemoteMissingError, StoreError
 from mmload.remote.object_store import Objects
 from mmload.runtime.files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import DatasetFile, Places
-from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, SplitRecord, file_name, loads
+from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, file_name, loads
 from mmload.store.row_numbers import Numbers
 from mmload.store.versions import version_file, version_of
 
@@ -89,6 +88,7 @@ class Chunks:
         each: all chunks.
         starts: int64 [C], first byte of each chunk in its file.
         places: int64 [C], first byte of each chunk in the map.
+        ends: int64 [C], the byte in the map after its last.
         counts: number of chunks of each shard's file.
         extent: bytes of the map.
     """
@@ -99,18 +99,18 @@ class Chunks:
         sizes = [shard.files[self.file].bytes for shard in record.shards]
         firsts = np.cumsum([0, *(shard.rows for shard in record.shards)])
         unit = spec.row_bytes if offsets is None else 1
-        step, end = math.lcm(unit, _PAGE), 0
+        step = math.lcm(unit, _PAGE)
         self.each: list[ChunkSpan] = []
         self.counts: list[int] = []
+        self.extent = 0
         for shard, size in enumerate(sizes):
-            end = _rounded(end, step)
+            self.extent = _rounded(self.extent, step)
             own = None if offsets is None else offsets[firsts[shard] : firsts[shard + 1] + 1] - offsets[firsts[shard]]
             edges = [*chunk_starts(size, unit, own).tolist(), size]
             self.counts.append(len(edges) - 1)
             for number, (start, stop) in enumerate(pairwise(edges)):
-                self.each.append(ChunkSpan(shard, number, start, stop - start, end))
-                end = _rounded(_rounded(end + stop - start, _PAGE), unit)
-        self.extent = end
+                self.each.append(ChunkSpan(shard, number, start, stop - start, self.extent))
+                self.extent = _rounded(_rounded(self.extent + stop - start, _PAGE), unit)
         shards, _, self.starts, lengths, self.places = np.array(self.each, np.int64).reshape(-1, 5).T.copy()
         self.ends = self.places + lengths
         self._file_starts = np.cumsum([0, *sizes])
@@ -128,8 +128,7 @@ def _rounded(number: int, unit: int) -> int:
 
 
 SUFFIX = ".crc32"
-
-Sums = NDArray[np.uint32]
+"""Of the name of the object with the checksums of a file: four bytes for the file, and for each chunk."""
 
 
 def chunks_of(root: Path, file: DatasetFile) -> Numbers:
@@ -166,14 +165,6 @@ def checksums_of_file(root: Path, file: DatasetFile) -> bytes:
     if f"{total:08x}" != file.record.crc32 or is_longer:
         raise DamagedError(f"{path} does not have the size and checksum of the manifest; run: mmload verify {root}")
     return np.array([total, *each], "<u4").tobytes()
-
-
-def parse_checksums(content: bytes | memoryview, record: FileRecord, count: int) -> Sums | None:
-    """Returns the checksums of ``count`` chunks in the content of an object; None if they are not of this file."""
-    if len(content) != 4 * (count + 1):
-        return None
-    total, *_ = sums = np.frombuffer(content, "<u4")
-    return sums[1:].astype(np.uint32) if f"{total:08x}" == record.crc32 else None
 
 
 def current_manifest(objects: Objects) -> Manifest | None:

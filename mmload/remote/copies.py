@@ -9,24 +9,23 @@ pull continues with the files that it lacks.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
 from mmload.records import Progress
-from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, manifest_at, parse_checksums
+from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, manifest_at
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.files import (
     begin_sync,
     folder_lock,
-    is_partial,
     lock,
     open_lock,
     open_regular,
@@ -89,8 +88,8 @@ def push(
     root = folder.path
     files = list(dataset_files(manifest))
     listed, there = _listed(objects, manifest)
-    looked_at = in_parallel(lambda file: (file, _is_there(objects, root, listed, file)), files, parallel)
-    missing = [file for file, is_there in looked_at if not is_there]
+    with _reading(root):
+        missing = [file for file in files if not _is_there(root, listed, file)]
     complete = FILE_NAME in listed and not missing
     if not complete:
         objects.put(MARK, manifest.contents.encode())
@@ -147,17 +146,11 @@ def _listed(objects: Objects, manifest: Manifest) -> tuple[dict[str, int], Manif
     return {name: size for name, size in sizes.items() if name != FILE_NAME}, there
 
 
-def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
-    """Returns whether an object has the file's size, and the checksums that are written after it match."""
+def _is_there(root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
+    """Returns whether an object has the file's size, and its checksums, which are written after it, theirs."""
     if listed.get(file.name) != file.record.bytes:
         return False
-    if file.content is not None:
-        return True
-    if file.name + SUFFIX not in listed:
-        return False
-    with _reading(root):
-        count = len(chunks_of(root, file))
-    return parse_checksums(objects.get(file.name + SUFFIX), file.record, count) is not None
+    return file.content is not None or listed.get(file.name + SUFFIX) == 4 * (len(chunks_of(root, file)) + 1)
 
 
 def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
@@ -181,7 +174,7 @@ def _reading(root: Path) -> Iterator[None]:
         raise StoreError(f"cannot read {error.filename or root} ({error.strerror})") from error
 
 
-_LOCK, _CONTENTS, _DATASET = "lock", "contents", "dataset"
+_LOCK, _DATASET = "lock", re.compile(r"[0-9a-f]{32}(\.[0-9a-f]+\.partial)?")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -223,7 +216,7 @@ def pull(
         with _staging(place, manifest.contents) as work:
             here = _dataset_at(place, kept)
             copied = _fetch_missing(objects, work, None if here is None else place, files, parallel, progress)
-            write_atomically(work / FILE_NAME, manifest.dumps())
+            write_atomically(work / FILE_NAME, manifest.dumps(), beside=work)
             os.sync()  # a rename may reach the disk before what was written earlier
             if here is not None:
                 _add_files(work, place, here, manifest, files)
@@ -277,11 +270,11 @@ class _ArrivingFile:
     def fetch(self, index: int) -> int:
         """Fetches one part and completes the file with the last one; returns the bytes of the part."""
         file, start = self._file, index * PART_BYTES
-        if file.content is not None:
-            write_atomically(self._path, file.content)
-            return file.record.bytes
         length = min(PART_BYTES, file.record.bytes - start)
-        data = self._objects.get_range(file.name, start, length)
+        if file.content is None:
+            data = self._objects.get_range(file.name, start, length)
+        else:
+            data = memoryview(file.content)[start : start + length]
         with open(open_regular(self._partial, os.O_WRONLY | os.O_CREAT | _NO_LINK), "wb", buffering=0) as opened:
             write_at(opened.fileno(), data, start)
             begin_sync(opened.fileno(), start, length)
@@ -331,32 +324,22 @@ def _add_files(work: Path, place: Path, earlier: Manifest, manifest: Manifest, f
 
 @contextmanager
 def _staging(place: Path, contents: str) -> Iterator[Path]:
-    """Yields the locked folder to work in, without remains of another dataset; afterwards removes it."""
-    work = place.with_name(f".{place.name}.pulling")
-    with _locked(work, place):
-        mark = work / _CONTENTS
-        if not mark.is_file() or mark.read_text(encoding="ascii") != contents:
-            remove(work / _DATASET)
-            write_atomically(mark, contents)
-        (work / _DATASET).mkdir(exist_ok=True)
-        yield work / _DATASET
-        for name in (_DATASET, _CONTENTS, _LOCK):
-            remove(work / name)
+    """Yields a folder to work in, in a locked one beside the place; removes that afterwards.
+
+    It has the name of the dataset, as an interrupted pull may have left another one.
+    """
+    locked = place.with_name(f".{place.name}.pulling")
+    locked.mkdir(parents=True, exist_ok=True)
+    if locked.is_symlink() or any(name != _LOCK and not _DATASET.fullmatch(name) for name in os.listdir(locked)):
+        raise UsageError(f"{locked} was not made by a pull; rename it, or remove it")
+    with open_lock(locked / _LOCK) as file:
+        if not lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(locked / _LOCK)):
+            raise MmloadError(f"another pull is writing {place}; wait for it to end")
+        work = locked / contents[:32]
+        for other in locked.iterdir():
+            if other not in (work, locked / _LOCK):
+                remove(other)
+        work.mkdir(exist_ok=True)
+        yield work
         with suppress(OSError):  # another pull may be waiting
-            work.rmdir()
-
-
-def _locked(work: Path, place: Path) -> BinaryIO:
-    """Makes the folder to work in, and returns its lock."""
-    work.mkdir(parents=True, exist_ok=True)
-    if work.is_symlink() or any(not _is_own(entry.name) for entry in work.iterdir()):
-        raise UsageError(f"{work} was not made by a pull; rename it, or remove it")
-    file = open_lock(work / _LOCK)
-    if not lock(file) or not os.path.samestat(os.fstat(file.fileno()), os.stat(work / _LOCK)):
-        file.close()
-        raise MmloadError(f"another pull is writing {place}; wait for it to end")
-    return file
-
-
-def _is_own(name: str) -> bool:
-    return name in (_LOCK, _CONTENTS, _DATASET) or is_partial(name, _CONTENTS)
+            remove(locked)

@@ -16,13 +16,10 @@ from datetime import timedelta
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mmload.errors import RemoteError, RemoteMissingError, UsageError
 from mmload.remote.urls import location
-
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,7 +65,7 @@ class Objects:
 
     def __init__(self, url: str) -> None:
         self.location = location(url)
-        self._check_process()
+        check_process()
         _obstore()
 
     @property
@@ -141,23 +138,18 @@ class Objects:
         Raises:
             RemoteError: if the store cannot be listed.
         """
-        prefix = self.location.prefix
-
-        def read(store: ObjectStore, key: str) -> list[Found]:
-            """Reads the complete list, as a list that broke off cannot be continued."""
-            listed = (_found(meta, prefix) for meta in _obstore().list(store, prefix=prefix or None).collect())
-            return [found for found in listed if found.name]
-
-        try:
-            return self._tried("", "list", read)
+        try:  # the complete list at once, as one that broke off cannot be continued
+            listed = self._tried("", "list", lambda store, key: _obstore().list(store, prefix=key or None).collect())
         except RemoteMissingError:
             if self.location.scheme == "file":
                 return []  # a folder that is not there
             raise
+        found = (_found(meta, self.location.prefix) for meta in listed)
+        return [each for each in found if each.name]
 
     def _tried(self, name: str, verb: str, do: Callable[[Any, str], T]) -> T:
         """Calls ``do``. obstore retries refused, failed and interrupted requests."""
-        self._check_process()
+        check_process()
         try:
             return do(_store(self.location.scheme, self.location.bucket), self.location.key(name))
         except Exception as error:
@@ -173,14 +165,18 @@ class Objects:
         reason = _reason(error)
         return RemoteError(f"cannot {verb} {where} ({reason}){_advice(reason, error)}")
 
-    @staticmethod
-    def _check_process() -> None:
-        """Raises UsageError in a forked process: it has no threads of obstore, and a request would wait forever."""
-        if os.getpid() != _process():
-            raise UsageError(
-                "object storage was used before this process was forked; start processes by spawn or forkserver "
-                "(multiprocessing_context='spawn' of a DataLoader)"
-            )
+
+def check_process() -> None:
+    """Checks that this process was not forked after it used object storage: it has neither threads nor free locks.
+
+    Raises:
+        UsageError: in a forked process, where a request would wait forever.
+    """
+    if os.getpid() != _process():
+        raise UsageError(
+            "object storage was used before this process was forked; start processes by spawn or forkserver "
+            "(multiprocessing_context='spawn' of a DataLoader)"
+        )
 
 
 def _found(meta: Any, prefix: str) -> Found:

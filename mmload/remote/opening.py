@@ -28,7 +28,7 @@ def open(
         cache: for a URL, the folder on a local disk that caches chunks of rows. All datasets and processes of a machine
             can share one.
         cache_limit: maximum bytes that the cache keeps, such as ``"200GB"``; None: unlimited.
-        parallel: for a URL, the number of concurrent requests.
+        parallel: for a URL, the number of concurrent requests for each field.
 
     Raises:
         StoreError: if there is no finished dataset, or no such version of it.

@@ -19,19 +19,20 @@ import numpy.typing as npt
 
 from mmload.render.cpu_kernels import CONSTANT, reflected
 from mmload.render.kernel_arguments import (
+    BYTES,
+    OUTPUTS,
     PIXELS,
     PLACE,
     PLANES,
-    RESIZE,
     RESIZED,
     Bytes,
-    ImageLines,
+    Lines,
     Numbers,
     Resizes,
     steps_of,
 )
 from mmload.runtime.intrinsics import TRANSPOSED_COLUMNS, TRANSPOSED_ROWS, Arena, carve, reshaped, transpose
-from mmload.runtime.kernels import USED, called, fused, inlined, numba_compiled
+from mmload.runtime.kernels import ARENA, USED, called, fused, inlined, numba_compiled
 
 Sums = npt.NDArray[np.int32]
 
@@ -351,14 +352,14 @@ def _around(
             out[target, _U(right + j)] = beside
 
 
-@numba_compiled(RESIZE)
-def resize(images: ImageLines, k: int, resizes: Resizes, out: Bytes, arena: Arena) -> None:
-    """Resizes the window of image ``k`` to a canvas, ``out`` uint8 [1, C, h, w].
+@numba_compiled(Lines, Resizes, "int64[::1]", ARENA, OUTPUTS[BYTES])
+def resize(images: Lines, resizes: Resizes, rows: Numbers, arena: Arena, out: Bytes) -> None:
+    """Resizes the window of image ``rows[0]`` to a canvas, ``out`` uint8 [1, C, h, w].
 
     Of a window that is mostly beyond its image only what shows the image is computed, of one that is larger than the
     canvas only what lies on it. A window that keeps its size is copied.
     """
-    fill, mode, ground, reach = resizes.fill, resizes.mode, resizes.ground, resizes.reach
+    fill, mode, ground, reach, k = resizes.fill, resizes.mode, resizes.ground, resizes.reach, rows[0]
     canvas, place, window = out[0], images.places[k], resizes.windows[k]
     channels, height, width = canvas.shape
     layout, shrink, row = place.layout, place.shrink, -place.first
@@ -436,4 +437,4 @@ def resize_part(image: Bytes, size: tuple[int, int], part: tuple[int, int, int, 
     black = np.zeros(channels, np.uint8)
     place = np.array([(0, 0, height, height, width, layout, 1)], PLACE)
     window = np.array([(0, 0, height, width, *size, -part[0], -part[1])], RESIZED)
-    resize(ImageLines(memory, place, memory), 0, Resizes(window, black, 0, black, reach), out[None])
+    resize(Lines(memory, place, memory), Resizes(window, black, 0, black, reach), np.zeros(2, np.int64), out[None])

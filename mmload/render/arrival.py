@@ -1,8 +1,8 @@
 """Rows that arrive while a batch is rendered, compiled: from disk, and decoded, without the interpreter lock.
 
-A loop over samples asks :func:`is_there` before it reads the row of a sample. The kernel that waits for a row is called
-by its address, so what is in memory already needs none of it. JPEGs are decoded by TurboJPEG's functions, which are
-called by their addresses as well (:mod:`mmload.runtime.turbojpeg`), with the bits of simplejpeg.
+To arrive is the first step of a row that is not in memory (:func:`mmload.render.cpu_kernels.run_steps`). JPEGs are
+decoded by TurboJPEG's functions, which are called by their addresses (:mod:`mmload.runtime.turbojpeg`), with the bits
+of simplejpeg.
 """
 
 from __future__ import annotations
@@ -10,29 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.jpeg_strips import WORTH, cut_strip
-from mmload.render.kernel_arguments import ARRIVE, BRING, PIXELS, REFUSED, UNREADABLE, Arrival, ImageLines
+from mmload.render.kernel_arguments import PIXELS, REFUSED, UNREADABLE, Arrival, Lines, Numbers
 from mmload.runtime.intrinsics import Arena, carve
-from mmload.runtime.kernels import USED, CallBy, CallC, called, inlined, numba_compiled
+from mmload.runtime.kernels import ARENA, USED, CallC, called, numba_compiled
 from mmload.runtime.resident_pages import bring_in
 from mmload.runtime.turbojpeg import DECODE, DESTROY, GRAY, HANDLE, HEADER, INIT, MOST_COLORS, RGB
 
-_arrive = CallBy(ARRIVE)
 _INIT = CallC("uintp()")
 _DESTROY = CallC("int32(uintp)")
 _HEADER = CallC("int32(uintp, uintp, uintp, uintp, uintp, uintp, uintp)")
 _DECODE = CallC("int32(uintp, uintp, uintp, uintp, int32, int32, int32, int32, int32)")
 
 _I = np.int32
-
-
-@inlined
-def is_there(lines: ImageLines, row: int, arena: Arena) -> bool:
-    """Waits until a row is in memory, decoded; returns False if it cannot be read or decoded."""
-    if lines.arrival.address:
-        begun = arena[USED]
-        _arrive(lines.arrival.address, (lines, row, arena))
-        arena[USED] = begun
-    return bool(lines.arrival.failed[0] < 0)
 
 
 @called
@@ -47,9 +36,9 @@ def _is_jpeg(arrival: Arrival, address: int, size: int, high: int, wide: int, ar
 
 
 @called
-def _is_decoded(lines: ImageLines, row: int, arena: Arena) -> bool:
+def _is_decoded(lines: Lines, arrival: Arrival, row: int, arena: Arena) -> bool:
     """Decodes the lines of a JPEG that are needed, and perhaps others; returns False if it is no sound JPEG."""
-    arrival, memory, place = lines.arrival, lines.memory, lines.places[row]
+    memory, place = lines.memory, lines.places[row]
     needed, decoder = arrival.needed[row], arrival.decoder
     start, size = arrival.starts[row], arrival.lengths[row]
     address = memory.ctypes.data + start
@@ -77,32 +66,27 @@ def _is_decoded(lines: ImageLines, row: int, arena: Arena) -> bool:
     return True
 
 
-@numba_compiled(ARRIVE)
-def arrive(lines: ImageLines, row: int, arena: Arena) -> None:
-    """Waits until a row is in memory, and decodes it if it is a JPEG.
+@numba_compiled(Lines, Arrival, "int64[::1]", ARENA)
+def arrive(lines: Lines, arrival: Arrival, rows: Numbers, arena: Arena) -> None:
+    """Waits until rows are in memory, and decodes those that are JPEGs; ends with one that cannot arrive.
 
-    After a JPEG that is refused the decoder is made anew, as its state is undefined.
+    After a JPEG that is refused the decoder is made anew, as its state is undefined. ``rows`` is the first row and the
+    one after the last, int64 [2].
     """
-    arrival = lines.arrival
-    if arrival.absent[row]:
-        base, start, length = lines.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
-        if not bring_in(base, arrival.ranges, arrival.files[row], start, length, arena):
-            arrival.failed[0], arrival.failed[1] = row, UNREADABLE
+    begun, decoder, failed = arena[USED], arrival.decoder, arrival.failed
+    for row in range(rows[0], rows[1]):
+        arena[USED] = begun
+        if arrival.absent[row]:
+            base, start, length = lines.memory.ctypes.data, arrival.starts[row], arrival.lengths[row]
+            if not bring_in(base, arrival.ranges, arrival.files[row], start, length, arena):
+                failed[0], failed[1] = row, UNREADABLE
+                return
+        if not arrival.jpeg[row]:
+            continue
+        if not decoder[HANDLE]:
+            decoder[HANDLE] = _INIT(decoder[INIT], ())
+        if not _is_decoded(lines, arrival, row, arena):
+            failed[0], failed[1] = row, REFUSED
+            _DESTROY(decoder[DESTROY], (decoder[HANDLE],))
+            decoder[HANDLE] = 0
             return
-    if not arrival.jpeg[row]:
-        return
-    decoder = arrival.decoder
-    if not decoder[HANDLE]:
-        decoder[HANDLE] = _INIT(decoder[INIT], ())
-    if not _is_decoded(lines, row, arena):
-        arrival.failed[0], arrival.failed[1] = row, REFUSED
-        _DESTROY(decoder[DESTROY], (decoder[HANDLE],))
-        decoder[HANDLE] = 0
-
-
-@numba_compiled(BRING)
-def bring(lines: ImageLines, stop: int, arena: Arena) -> None:
-    """Waits for the rows before ``stop``, or until one cannot arrive."""
-    for row in range(stop):
-        if not is_there(lines, row, arena):
-            break

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mmload.render.arrival import is_there
 from mmload.render.kernel_arguments import (
     NEAR,
-    PAINT,
     PIXELS,
     Bytes,
-    ImageLines,
+    Composed,
+    Lines,
     Numbers,
     Places,
     Records,
@@ -46,7 +45,7 @@ from mmload.runtime.intrinsics import (
     prefetch,
     reshaped,
 )
-from mmload.runtime.kernels import USED, called, inlined, numba_compiled
+from mmload.runtime.kernels import ARENA, USED, called, inlined, numba_compiled
 
 Columns = npt.NDArray[np.int32]
 Shorts = npt.NDArray[np.int16]
@@ -402,47 +401,38 @@ def _blend(layers: Bytes, share: np.float32) -> None:
         first[i] = np.uint8(np.int32(np.rint(_F(first[i]) * share + _F(second[i]) * rest)))
 
 
-@numba_compiled(PAINT)
-def paint(
-    lines: ImageLines, first: int, tiles: Records, ground: Bytes, out: Bytes, share: np.float32, arena: Arena
-) -> None:
-    """Paints the tiles of a sample, in order, until one cannot arrive, and blends two layers.
+@numba_compiled(Lines, Composed, "int64[::1]", ARENA)
+def paint(lines: Lines, composed: Composed, rows: Numbers, arena: Arena) -> None:
+    """Paints tiles, in order, and blends two layers after the last one of a sample.
 
     Args:
-        lines: the images of all tiles. All lines that a tile needs are there when its image has arrived.
-        first: number of the first tile among the images.
-        tiles: :data:`~mmload.render.kernel_arguments.TILE` [T].
-        ground: uint8 [C], the canvas beside the tiles.
-        out: uint8 [L, C, H, W], a canvas for each layer, C at most 4. A tile that begins a layer clears what
-            straight tiles do not cover.
-        share: share of the first layer in the sum that takes its place; NaN: it stays as it is.
+        lines: the images of all tiles. All lines that a tile needs are there.
+        composed: the tiles. One that begins a layer clears what straight tiles do not cover; C is at most 4.
+        rows: the first tile and the one after the last, int64 [2].
         arena: working memory.
     """
-    channels, begun = out.shape[1], arena[USED]
-    places = lines.places[first : first + len(tiles)]
-    for k in range(len(tiles)):
+    tiles, places, out, begun = composed.tiles, lines.places, composed.canvases, arena[USED]
+    channels = out.shape[1]
+    for k in range(rows[0], rows[1]):
         arena[USED] = begun
-        if not is_there(lines, first + k, arena):
-            return
         tile, place = tiles[k], places[k]
         canvas = out[tile.layer]
         if tile.begins:
-            _clear(tiles[k:], places[k:], ground, canvas, arena)
+            _clear(tiles[k:], places[k:], composed.ground, canvas, arena)
         shrink = int(place.shrink)
         wide = (place.width + shrink - 1) // shrink
-        top, left, rows, columns = _part_of(tile, place)
-        if rows <= 0 or columns <= 0:
-            continue
-        pixels = lines.decoded if place.layout == PIXELS else lines.memory
-        beside, below, after = steps_of(place.layout, place.count, wide, channels)
-        steps, part = (beside, below, after), (top - place.first, left, rows, columns)
-        shown = top, left, rows, columns
-        if _is_straight(tile):
-            base = place.start + part[0] * below + left * after
-            _paint_straight(pixels, base, steps, tile, shrink, shown, canvas, arena)
-        else:
-            packed = carve(arena, (rows + 2) * (columns + 2), np.uint32)
-            pack_words(pixels, place.start, steps, part, channels, packed)
-            _paint_tile(packed, tile, shrink, shown, canvas, arena)
-    if not np.isnan(share):
-        _blend(out, share)
+        shown = _part_of(tile, place)
+        top, left, height, width = shown
+        if height > 0 and width > 0:
+            pixels = lines.decoded if place.layout == PIXELS else lines.memory
+            beside, below, after = steps_of(place.layout, place.count, wide, channels)
+            steps, down = (beside, below, after), top - place.first
+            if _is_straight(tile):
+                base = place.start + down * below + left * after
+                _paint_straight(pixels, base, steps, tile, shrink, shown, canvas, arena)
+            else:
+                packed = carve(arena, (height + 2) * (width + 2), np.uint32)
+                pack_words(pixels, place.start, steps, (down, left, height, width), channels, packed)
+                _paint_tile(packed, tile, shrink, shown, canvas, arena)
+        if not np.isnan(composed.shares[k]):
+            _blend(out, composed.shares[k])

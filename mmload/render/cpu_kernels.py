@@ -14,35 +14,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mmload.render.arrival import is_there
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import (
-    COLOR,
-    CUT,
     FLIPPED_X,
     FLIPPED_Y,
     OUTPUTS,
     PADDING_MODES,
-    PAINT,
-    RENDER,
-    RESIZE,
-    RUN,
+    Addresses,
+    Arrival,
     Bytes,
-    Calls,
-    Composed,
     Crops,
     Floats,
-    Holes,
-    ImageLines,
     Numbers,
-    Operations,
-    OutputMemory,
     Paint,
     Pixels,
-    Resizes,
 )
 from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
-from mmload.runtime.kernels import ARENA, USED, CallBy, inlined, numba_compiled, void
+from mmload.runtime.kernels import ARENA, USED, CallC, KernelCall, inlined, numba_compiled
 
 Index = int | np.uintp
 
@@ -204,14 +192,16 @@ def _interleave(crops: Crops, line: _Line, out: Bytes) -> None:
             out[beside * _U(channels) + c] = value
 
 
-def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
+def crop(crops: Crops, paint: Paint, samples: Numbers, arena: Arena, out: Pixels) -> None:
     """Crops, pads, flips, colors and erases windows of images into ``out`` [B, P, h, V].
+
+    ``samples`` is the first sample and the one after the last, int64 [2]; an output of one sample takes each in turn.
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
     output itself or the band of lines that is streamed next, already in the dtype of the output.
     """
     images, windows, streamed, holes = crops.images, crops.windows, paint.streamed, paint.holes
-    count, planes, height, across = out.shape
+    places, planes, height, across = out.shape
     depth = images.shape[1] // planes
     lines = lines_at_once(height, across * out.itemsize) if streamed else height
     flat, band = reshaped(out, out.size), carve(arena, lines * across if streamed else 0, out.dtype)
@@ -221,7 +211,8 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
     for i in range(across if depth > 1 else 0):
         less[i], times[i] = paint.shift[i % depth], paint.scale[i % depth]
     row_sources, column_sources = carve(arena, height, np.int64), carve(arena, across // depth, np.int64)
-    for k in range(_U(count)):
+    for k in range(_U(samples[0]), _U(samples[1])):
+        place = k if places > 1 else _U(0)
         window, index = windows[k], _U(windows[k].index)
         rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
         columns = span_of(window.left, len(column_sources), images.shape[3], window.flips & FLIPPED_X != 0)
@@ -233,7 +224,7 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
             color = paint.shift[p], paint.scale[p], colored(crops.fill[p], paint.shift[p], paint.scale[p], target)
             for step in range((height + lines - 1) // lines):
                 start, stop = step * lines, min(step * lines + lines, height)
-                begun = ((k * _U(planes) + p) * _U(height) + _U(start)) * _U(across)
+                begun = ((place * _U(planes) + p) * _U(height) + _U(start)) * _U(across)
                 into = _U(0) if streamed else begun
                 # A loop of lines for each memory format, with the color before it: one loop for both, with the color of
                 # a channel in it, took 1.05 times as long, and 1.2 times for images of 32 x 32.
@@ -266,11 +257,11 @@ def crop(crops: Crops, paint: Paint, arena: Arena, out: Pixels) -> None:
         finish_streams()
 
 
-CROPS = {kind: numba_compiled(void(Crops, Paint, ARENA, output))(crop) for kind, output in OUTPUTS.items()}
+CROPS = {kind: numba_compiled(Crops, Paint, "int64[::1]", ARENA, output)(crop) for kind, output in OUTPUTS.items()}
 """The crops, by dtype of the output."""
 
 
-@numba_compiled("void(float32[::1], float32, arena)")
+@numba_compiled("float32[::1], float32, arena")
 def fill(out: Floats, value: float, arena: Arena) -> None:
     """Fills ``out``, whose size is a multiple of a cache line, by streams: as fast as memory can be written."""
     band = carve(arena, _FLOATS, np.float32)
@@ -280,9 +271,7 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
     finish_streams()
 
 
-_color, _cut, _run = CallBy(COLOR), CallBy(CUT), CallBy(RUN)
-_resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
-
+_step = CallC("int64(uintp)")
 
 # Samples that arrive, are made of other pixels or change their levels, are rendered by one call: one after the other.
 # Calls from Python for each of these steps, four samples at a time, took 50 us per image where levels change and a
@@ -290,50 +279,62 @@ _resize, _paint_tiles = CallBy(RESIZE), CallBy(PAINT)
 # sample stay in the L2 cache. Kernels are called by their addresses, so that none is compiled anew into this loop.
 
 
-@numba_compiled(RENDER)
-def render(
-    lines: ImageLines,
-    resizes: Resizes,
-    composed: Composed,
-    crops: Crops,
-    paint: Paint,
-    operations: Operations,
-    levels: Bytes,
-    calls: Calls,
+@numba_compiled("uintp[:, ::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], arena")
+def _run_steps(
+    steps: Addresses,
+    of_rows: int,
+    count: int,
+    ends: Numbers,
+    rows: Numbers,
+    samples: Numbers,
+    failed: Numbers,
     arena: Arena,
-    out: OutputMemory,
 ) -> None:
-    """Renders samples until the row of one cannot arrive: makes each, cuts it out, changes its levels, colors it.
+    """Runs the steps of each row, and those of the sample that it ends, until a row cannot arrive."""
+    begun = arena[USED]
+    for row in range(count):
+        sample = ends[row] if len(ends) else row
+        rows[0], rows[1], samples[0], samples[1] = row, row + 1, sample, sample + 1
+        for s in range(len(steps) if sample >= 0 else of_rows):
+            arena[USED] = begun
+            _step(steps[s, 0], (steps[s, 1],))
+            if failed[0] >= 0:
+                return
 
-    A sample is a row as it is stored, or is resized or painted into the only image of ``crops``; of the next one, the
-    tiles that there are are painted. Without a cut, levels are changed in that image, which ``levels`` are then. Flips
-    that are due after the operations are written into the windows.
+
+EACH: Numbers = np.empty(0, np.int64)
+"""Ends of samples where each row is one."""
+
+_NONE: Numbers = np.array([-1, 0])
+
+
+class RenderingSteps:
+    """Steps of rendering, each a kernel that does rows or samples.
+
+    Attributes:
+        rows: int64 [2], the first row that a step does when it is called, and the one after the last.
+        samples: int64 [2], the same of samples.
+        of_rows: steps of a row: it arrives, is resized or painted.
+        of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
     """
-    begun, count = arena[USED], len(crops.windows)
-    for k in range(count + 1 if calls.paint else count):
-        arena[USED] = begun
-        if calls.paint:
-            begin, end = composed.starts[k], composed.starts[k + 1]
-            tiles, ground, share = composed.tiles[begin:end], composed.ground, composed.shares[k]
-            _paint_tiles(calls.paint, (lines, begin, tiles, ground, composed.canvases, share, arena))
-            if k == count or lines.arrival.failed[0] >= 0:
-                break
-        elif not is_there(lines, k, arena):
-            break
-        if calls.resize:
-            _resize(calls.resize, (lines, k, resizes, crops.images, arena))
-        window = crops.windows[k : k + 1]
-        shown, holes = Crops(crops.images, window, crops.fill, crops.mode), paint.holes
-        if calls.cut:
-            flips, window[0].flips = window[0].flips, 0
-            whole = Paint(paint.shift, paint.scale, Holes(reshaped(holes.sides, (1, 0)), holes.values), False)
-            _cut(calls.cut, (shown, whole, arena, levels))
-            window[0].index, window[0].top, window[0].left, window[0].flips = 0, 0, 0, flips
-        if calls.run:
-            own = Operations(operations.codes[k : k + 1], operations.numbers[k : k + 1], operations.fills)
-            _run(calls.run, (levels, window, own, arena))
-            shown = Crops(levels, window, crops.fill, crops.mode)
-        painted = Paint(paint.shift, paint.scale, Holes(holes.sides[k : k + 1], holes.values), paint.streamed)
-        address = out.address + np.uintp(k * out.step)
-        sample = OutputMemory(address, 1, out.planes, out.lines, out.values, out.step)
-        _color(calls.color, (shown, painted, arena, sample))
+
+    def __init__(self) -> None:
+        self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self.of_rows: list[KernelCall] = []
+        self.of_samples: list[KernelCall] = []
+
+    def run(self, count: int, arrival: Arrival | None = None, ends: Numbers = EACH) -> None:
+        """Runs the steps of so many rows.
+
+        Args:
+            count: number of rows.
+            arrival: how rows arrive; the first that cannot is the last.
+            ends: int64 [R], the sample whose last row each is, or -1.
+        """
+        if not self.of_rows and len(self.of_samples) == 1:
+            self.samples[1] = count
+            self.of_samples[0].run()
+            return
+        steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
+        failed = _NONE if arrival is None else arrival.failed
+        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, failed)

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from mmload.render.kernel_arguments import Bytes, Floats
 from mmload.runtime.host_memory import constant
-from mmload.runtime.intrinsics import Arena, carve, fma, never_inline, select, stack_array
-from mmload.runtime.kernels import called
+from mmload.runtime.intrinsics import Arena, array_at, carve, fma, never_inline, select, stack_memory
+from mmload.runtime.kernels import called, inlined
 
 HUES = 180
 """Number of hues of uint8 HSV."""
 
-_BITS, _BLOCK = 12, 64
-"""Bits behind the point of OpenCV's tables, and pixels of a block."""
+_BITS, _BLOCK, _BLOCK_BYTES = 12, 64, 256
+"""Bits behind the point of OpenCV's tables, pixels of a block, and the most bytes of their numbers."""
 
 _U, _F, _B, _S, _I = np.uintp, np.float32, np.uint8, np.int16, np.int32
 _HALF_UNIT = 1 << (_BITS - 1)
@@ -47,6 +47,12 @@ def _quotients(dividend: int, factor: int) -> npt.NDArray[np.int32]:
 _PER_VALUE, _PER_REACH = _quotients(255, 1), _quotients(HUES, 6)
 
 
+@inlined
+def _block(dtype: Any) -> Any:
+    """Returns numbers of a block on the stack."""
+    return array_at(stack_memory(_BLOCK_BYTES), _BLOCK, dtype)
+
+
 @called
 def _change_block(
     red: Bytes, green: Bytes, blue: Bytes, at: Any, turn: np.float32, stronger: np.float32, brighter: np.float32
@@ -60,7 +66,7 @@ def _change_block(
     times it.
     """
     never_inline()
-    most, reach, sector = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _S)
+    most, reach, sector = _block(_B), _block(_B), _block(_S)
     for i in range(_U(_BLOCK)):
         r, g, b = red[at + i], green[at + i], blue[at + i]
         best = max(r, max(g, b))
@@ -68,8 +74,8 @@ def _change_block(
         of_red, of_green = _S(_S(g) - _S(b)), _S(_S(_S(b) - _S(r)) + _S(2) * span)
         most[i], reach[i] = best, _B(span)
         sector[i] = of_red if best == r else (of_green if best == g else _S(_S(_S(r) - _S(g)) + _S(4) * span))
-    hue, high, thirds = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B), stack_array(_BLOCK, _F)
-    value, strength = stack_array(_BLOCK, _F), stack_array(_BLOCK, _F)
+    hue, high, thirds = _block(_B), _block(_B), _block(_F)
+    value, strength = _block(_F), _block(_F)
     for i in range(_U(_BLOCK)):
         peak, spread = _F(most[i]), _F(reach[i])
         per_value, per_reach = fma(_ONE / peak, _WHITE, _ROUND) - _ROUND, fma(_ONE / spread, _SIXTH, _ROUND) - _ROUND
@@ -81,7 +87,7 @@ def _change_block(
         level = level if level < _I(255) else _I(255)
         hue[i], high[i] = _B(whole), _B(level)
         thirds[i], value[i] = _F(whole) * _PER_THIRD, _F(level) * _PER_WHITE
-    low, between = stack_array(_BLOCK, _B), stack_array(_BLOCK, _B)
+    low, between = _block(_B), _block(_B)
     for i in range(_U(_BLOCK)):
         share = np.abs(fma(thirds[i] - np.floor(thirds[i]), _F(-2), _ONE))
         low[i] = _B(_I(value[i] * (_ONE - strength[i]) * _WHITE))

@@ -50,7 +50,7 @@ def _find_marker(data: Bytes, at: int) -> int:
     return size
 
 
-@numba_compiled("int64(uint8[::1], int64, int64, uint8[::1], int64[::1])")
+@numba_compiled("uint8[::1], int64, int64, uint8[::1], int64[::1]", returns="int64")
 def cut_strip(data: Bytes, first: int, stop: int, out: Bytes, lines: Numbers) -> int:
     """Cuts the lines from ``first`` to ``stop`` out of a JPEG, as a JPEG of their own.
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mmload.runtime.kernels import ARENA, RecordArray, inlined, void
-from mmload.runtime.resident_pages import NO_FILES, FileRanges
+from mmload.runtime.kernels import RecordArray, inlined
+from mmload.runtime.resident_pages import FileRanges
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 """Names of the ways in which padding is filled."""
@@ -68,14 +68,28 @@ NOWHERE: Bytes = np.empty(0, np.uint8)
 """No memory."""
 
 
-class Arrival(NamedTuple):
-    """How rows arrive in memory: before a kernel renders a sample, it calls another one that waits for its row.
+class Lines(NamedTuple):
+    """Lines of some images, as kernels take them.
 
     Attributes:
-        address: that kernel, :func:`mmload.render.arrival.arrive`; 0: all rows are there.
+        memory: uint8 [n], contiguous.
+        places: :data:`PLACE` [B]. In the layout :data:`PLANES` all lines are there, and in the original size. Those of
+            JPEGs get their start, lines and layout when they arrive.
+        decoded: uint8 [m], contiguous: where images of the layout :data:`PIXELS` are.
+    """
+
+    memory: Bytes
+    places: Annotated[Places, RecordArray(PLACE)]
+    decoded: Bytes = NOWHERE
+
+
+class Arrival(NamedTuple):
+    """How rows arrive in memory, for :func:`mmload.render.arrival.arrive`.
+
+    Attributes:
         ranges: files that the memory of the rows maps.
         files: int64 [B], the file of each row.
-        absent: int64 [B], what :func:`~mmload.runtime.resident_pages.announce` returns: 0: a row is in memory.
+        absent: int64 [B], what :func:`~mmload.runtime.resident_pages.prefetch` returns: 0: a row is in memory.
         jpeg: bool [B], which rows are JPEGs.
         starts: int64 [B], the first byte of each row in memory.
         lengths: int64 [B], the bytes of each row.
@@ -88,7 +102,6 @@ class Arrival(NamedTuple):
             rendered.
     """
 
-    address: Address
     ranges: FileRanges
     files: Numbers
     absent: Numbers
@@ -103,41 +116,25 @@ class Arrival(NamedTuple):
     failed: Numbers
 
 
-_NO_NUMBERS: Numbers = np.empty(0, np.int64)
-
-PRESENT = Arrival(
-    address=0,
-    ranges=NO_FILES,
-    files=_NO_NUMBERS,
-    absent=_NO_NUMBERS,
-    jpeg=np.empty(0, np.bool_),
-    starts=_NO_NUMBERS,
-    lengths=_NO_NUMBERS,
-    needed=np.empty(0, NEEDED),
-    rooms=_NO_NUMBERS,
-    channels=0,
-    spare=NOWHERE,
-    decoder=np.empty(0, np.uintp),
-    failed=np.array([-1, 0]),
-)
-"""Arrival of rows that are all in memory, decoded."""
-
-
 class ImageLines(NamedTuple):
-    """Lines of some images.
+    """Lines of some images, and how they arrive.
 
     Attributes:
-        memory: uint8 [n], contiguous.
-        places: :data:`PLACE` [B]. In the layout :data:`PLANES` all lines are there, and in the original size. Those of
-            JPEGs get their start, lines and layout when they arrive.
-        decoded: uint8 [m], contiguous: where images of the layout :data:`PIXELS` are.
-        arrival: what brings the images there.
+        memory: as :class:`Lines` has it, like the next two.
+        places: where the lines are.
+        decoded: memory of decoded images.
+        arrival: what brings the images there; None: all are there.
     """
 
     memory: Bytes
-    places: Annotated[Places, RecordArray(PLACE)]
+    places: Places
     decoded: Bytes = NOWHERE
-    arrival: Arrival = PRESENT
+    arrival: Arrival | None = None
+
+    @property
+    def stored(self) -> Lines:
+        """The lines, as kernels take them."""
+        return Lines(self.memory, self.places, self.decoded)
 
     @classmethod
     def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
@@ -282,24 +279,6 @@ class Operations(NamedTuple):
         return self._replace(codes=self.codes[samples], numbers=self.numbers[samples])
 
 
-class Calls(NamedTuple):
-    """Addresses of the kernels that :func:`~mmload.render.cpu_kernels.render` calls for a sample; 0: it does not.
-
-    Attributes:
-        color: a crop to the output.
-        cut: a crop to bytes.
-        run: :func:`~mmload.render.level_kernels.run_operations`.
-        resize: :func:`~mmload.render.antialiased_resize.resize`.
-        paint: :func:`~mmload.render.canvas_kernels.paint`.
-    """
-
-    color: Address
-    cut: Address = 0
-    run: Address = 0
-    resize: Address = 0
-    paint: Address = 0
-
-
 class Resizes(NamedTuple):
     """Windows of images in another size.
 
@@ -320,46 +299,20 @@ class Resizes(NamedTuple):
 
 
 class Composed(NamedTuple):
-    """Tiles of some samples, in order, perhaps with some of the next sample.
+    """Tiles of some samples, in order, perhaps with some of the next sample: one for each image.
 
     Attributes:
         tiles: :data:`TILE` [T]. All lines that they need of their images are there.
-        starts: int64 [B + 2], the first tile of each sample, and of the next, and T.
         ground: uint8 [C], the canvas beside the tiles.
         canvases: uint8 [L, C, H, W], a canvas for each layer of one sample after the other.
-        shares: float32 [B + 1], the share of the first of two layers; NaN: there is one.
+        shares: float32 [T], the share of the first of two layers, at the last tile of a sample; NaN: nothing is
+            blended.
     """
 
     tiles: Annotated[Records, RecordArray(TILE)]
-    starts: Numbers
     ground: Bytes
     canvases: Images
     shares: Floats
-
-
-class OutputMemory(NamedTuple):
-    """Memory of an output, of any dtype, for kernels that only pass it on: in a record it begins as an array does.
-
-    Attributes:
-        address: address of the first sample.
-        samples: their number.
-        planes: planes of a sample: its channels, or one of all channels.
-        lines: lines of a plane.
-        values: values of a line.
-        step: bytes from sample to sample.
-    """
-
-    address: Address
-    samples: int
-    planes: int
-    lines: int
-    values: int
-    step: int
-
-    @classmethod
-    def of_pixels(cls, pixels: Pixels) -> OutputMemory:
-        """Returns the memory of a contiguous array [B, P, h, V]."""
-        return cls(pixels.ctypes.data, *pixels.shape, pixels.strides[0])  # type: ignore[call-arg]  # it has four sides
 
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
@@ -395,13 +348,3 @@ OUTPUTS = {np.dtype(kind): f"{kind}[:, :, :, ::1]" for kind in ("float32", "uint
 
 BYTES = np.dtype(np.uint8)
 """Dtype of levels."""
-
-_WINDOWS = RecordArray(WINDOW)
-ARRIVE = BRING = void(ImageLines, "int64", ARENA)
-PAINT = void(ImageLines, "int64", RecordArray(TILE), "uint8[::1]", OUTPUTS[BYTES], "float32", ARENA)
-RUN = void(OUTPUTS[BYTES], _WINDOWS, Operations, ARENA)
-RESIZE = void(ImageLines, "int64", Resizes, OUTPUTS[BYTES], ARENA)
-COLOR, CUT = void(Crops, Paint, ARENA, OutputMemory), void(Crops, Paint, ARENA, OUTPUTS[BYTES])
-RENDER = void(
-    ImageLines, Resizes, Composed, Crops, Paint, Operations, OUTPUTS[BYTES], Calls, ARENA, OutputMemory
-)  # fmt: skip

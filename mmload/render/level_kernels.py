@@ -11,7 +11,18 @@ from __future__ import annotations
 import numpy as np
 
 from mmload.render.hsv_kernel import change_hsv
-from mmload.render.kernel_arguments import FLIPPED_X, FLIPPED_Y, RUN, Bytes, Floats, Numbers, Operations, Records
+from mmload.render.kernel_arguments import (
+    FLIPPED_X,
+    FLIPPED_Y,
+    PLACE,
+    WINDOW,
+    Bytes,
+    Floats,
+    Numbers,
+    Operations,
+    Places,
+    Records,
+)
 from mmload.render.level_operations import (
     AFFINE_NEAREST,
     AUTOCONTRAST,
@@ -41,7 +52,7 @@ from mmload.render.level_operations import (
 from mmload.render.neighborhood_kernels import blur, clamped_level, sharpen
 from mmload.render.warp_kernels import flip, warp_bilinear, warp_nearest
 from mmload.runtime.intrinsics import Arena, carve, fma, reshaped
-from mmload.runtime.kernels import USED, called, inlined, numba_compiled
+from mmload.runtime.kernels import ARENA, USED, RecordArray, called, inlined, numba_compiled
 
 _U = np.uintp
 _F = np.float32
@@ -289,27 +300,38 @@ def _warps(codes: Numbers) -> bool:
     return found
 
 
-@numba_compiled(RUN)
-def run_operations(images: Bytes, windows: Records, operations: Operations, arena: Arena) -> None:
+@numba_compiled("uint8[::1]", RecordArray(PLACE), "int64", RecordArray(WINDOW), Operations, "int64[::1]", ARENA)
+def run_operations(
+    memory: Bytes,
+    places: Places,
+    channels: int,
+    windows: Records,
+    operations: Operations,
+    samples: Numbers,
+    arena: Arena,
+) -> None:
     """Runs each sample's operations on its image, in place.
 
     The flips of the windows are due before the operations. Those that give the same after the operations stay there,
-    for the caller.
+    for the caller. ``samples`` is the first sample and the one after the last, int64 [2]; one place is that of each
+    sample in turn.
     """
-    codes, numbers, fills = operations.codes, operations.numbers, operations.fills
-    count, channels, height, width = images.shape
-    size = channels * height * width
-    original, mixture = carve(arena, size, np.uint8), carve(arena, size, np.float32)
-    begun = arena[USED]
-    for k in range(_U(count)):
-        image = images[k]
-        levels, planes = reshaped(image, size), reshaped(image, (channels, height * width))
+    codes, numbers, fills, begun = operations.codes, operations.numbers, operations.fills, arena[USED]
+    for k in range(_U(samples[0]), _U(samples[1])):
+        arena[USED] = begun
+        place = places[k if len(places) > 1 else _U(0)]
+        start, height, width = place.start, place.height, place.width
+        size = channels * height * width
+        levels = memory[start : start + size]
+        image, planes = reshaped(levels, (channels, height, width)), reshaped(levels, (channels, height * width))
+        original, mixture = carve(arena, size, np.uint8), carve(arena, size, np.float32)
+        own_begun = arena[USED]
         if windows[k].flips and _warps(codes[k]):
             flip(image, windows[k].flips, arena)
             windows[k].flips = 0
-        for place in range(_U(codes.shape[1])):
-            code, own = codes[k, place], numbers[k, place]
-            arena[USED] = begun
+        for slot in range(_U(codes.shape[1])):
+            code, own = codes[k, slot], numbers[k, slot]
+            arena[USED] = own_begun
             if _changes_nothing(code, own[0]):
                 continue
             if code == MIX_BEGIN:
@@ -321,4 +343,4 @@ def run_operations(images: Bytes, windows: Records, operations: Operations, aren
             elif code <= EQUALIZE or code == PERMUTE:
                 _color(code, planes, levels, own, arena)
             else:
-                _move(code, image, own, fills[place], arena)
+                _move(code, image, own, fills[slot], arena)

@@ -16,7 +16,7 @@ from mmload.render.plan import Plan, Program
 from mmload.render.torch_sampling import Axis, axes_of
 from mmload.render.warp_kernels import flip, warp_nearest
 from mmload.runtime.intrinsics import Arena, carve, reshaped
-from mmload.runtime.kernels import ARENA, USED, called, inlined, numba_compiled, void
+from mmload.runtime.kernels import ARENA, USED, called, inlined, numba_compiled
 
 _U = np.uintp
 
@@ -109,10 +109,8 @@ def _find_sources(side: Any, k: int, mode: int, middle: bool, found: Numbers) ->
 
 
 @numba_compiled(
-    void(
-        "uint8[::1]", "int64[::1]", _Side, _Side, "int64", "boolean", "int64", "int64", "int64[:, ::1]",
-        "float32[:, :, ::1]", "int64[::1]", "uint8[:, :, ::1]", ARENA,
-    )
+    "uint8[::1], int64[::1]", _Side, _Side, "int64, boolean, int64, int64, int64[:, ::1], float32[:, :, ::1]",
+    "int64[::1], uint8[:, :, ::1]", ARENA,
 )  # fmt: skip
 def _move(
     memory: Bytes, starts: Numbers, over: Any, across: Any, mode: int, middle: bool, fill: int, ground: int,

@@ -15,7 +15,7 @@ from mmload.render.cpu_kernels import Index, lines_at_once
 from mmload.render.holes import LineRange, erase, erased_lines
 from mmload.render.kernel_arguments import BYTES, OUTPUTS, Bytes, Floats, Numbers, Paint, Pixels
 from mmload.runtime.intrinsics import Arena, carve, finish_streams, reshaped, rounded, stream
-from mmload.runtime.kernels import ARENA, called, numba_compiled, void
+from mmload.runtime.kernels import ARENA, called, numba_compiled
 
 _U = np.uintp
 
@@ -115,7 +115,7 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
 
 
 MIXES = {
-    dtype: numba_compiled(void(OUTPUTS[BYTES], Paint, "float32[::1]", "int64[:, ::1]", ARENA, kind))(mix)
+    dtype: numba_compiled(OUTPUTS[BYTES], Paint, "float32[::1], int64[:, ::1]", ARENA, kind)(mix)
     for dtype, kind in OUTPUTS.items()
 }
 """The loop, by dtype of the output."""

@@ -19,7 +19,7 @@ from mmload.render.kernel_arguments import NEAR, Numbers
 from mmload.render.level_operations import AFFINE_BILINEAR, AFFINE_NEAREST, FLIP_X, FLIP_Y, MOVES, NONE, Array
 from mmload.render.plan import Plan
 from mmload.runtime.host_memory import zeros
-from mmload.runtime.kernels import called, inlined, numba_compiled, void
+from mmload.runtime.kernels import called, inlined, numba_compiled
 
 Flags = npt.NDArray[np.bool_]
 Boxes = npt.NDArray[Any]
@@ -196,7 +196,7 @@ def _move_points(points: Array, inside: Flags, motion: Any, pixel: float) -> Non
 
 
 _MOVE_POINTS = {
-    kind: numba_compiled(void(f"{kind}[:, :, ::1]", "boolean[:, ::1]", Motion, "float64"))(_move_points)
+    kind: numba_compiled(f"{kind}[:, :, ::1]", "boolean[:, ::1]", Motion, "float64")(_move_points)
     for kind in ("float32", "float64")
 }
 
@@ -233,8 +233,6 @@ def _move_boxes(boxes: Array, cut: Flags, share: Array, motion: Any) -> None:
 
 
 _MOVE_BOXES = {
-    kind: numba_compiled(void(f"{kind}[:, :, ::1]", "boolean[:, ::1]", f"{kind}[:, ::1]", Motion), nogil=False)(
-        _move_boxes
-    )
+    kind: numba_compiled(f"{kind}[:, :, ::1]", "boolean[:, ::1]", f"{kind}[:, ::1]", Motion, nogil=False)(_move_boxes)
     for kind in ("float32", "float64")
 }

@@ -277,7 +277,7 @@ _EVERY = np.ones(0, np.bool_)
 
 
 @numba_compiled(
-    "void(int64[:, ::1], float32[:, :, ::1], boolean[::1], int64, int64[:, ::1], float32[:, :, ::1])", nogil=False
+    "int64[:, ::1], float32[:, :, ::1], boolean[::1], int64, int64[:, ::1], float32[:, :, ::1]", nogil=False
 )
 def _copy_slots(
     codes: Array, numbers: Array, apply_mask: Array, first: int, to_codes: Array, to_numbers: Array

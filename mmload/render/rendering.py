@@ -17,21 +17,21 @@ from torch import Tensor
 
 from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
+from mmload.render.arrival import arrive
 from mmload.render.canvas_kernels import paint as paint_tiles
 from mmload.render.changed_images import changed_images, complete_images
-from mmload.render.cpu_kernels import CROPS, render
+from mmload.render.cpu_kernels import CROPS, EACH, RenderingSteps
 from mmload.render.kernel_arguments import (
     BYTES,
     FLIPPED_X,
     FLIPPED_Y,
     NEEDED,
-    NOWHERE,
     PADDING_MODES,
+    PLACE,
+    PLANES,
     RESIZED,
-    TILE,
     WINDOW,
     Bytes,
-    Calls,
     Composed,
     Crops,
     Floats,
@@ -39,7 +39,6 @@ from mmload.render.kernel_arguments import (
     ImageLines,
     Numbers,
     Operations,
-    OutputMemory,
     Paint,
     Pixels,
     Places,
@@ -175,40 +174,52 @@ class Rendering:
 
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
-        plan, samples = self.plan, slice(first, first + len(lines.places))
-        resizes, composed, indices = _NO_RESIZES, _NO_TILES, np.zeros(1, np.int64)
-        resampling, is_made = plan.resampling, True
+        plan, count, steps, ends = self.plan, len(lines.places), RenderingSteps(), EACH
+        samples, indices, resampling = slice(first, first + count), np.zeros(1, np.int64), plan.resampling
+        if lines.arrival is not None:
+            steps.of_rows.append(arrive.prepare(lines.stored, lines.arrival, steps.rows))
         if plan.canvas is not None:
-            samples, composed = self._composed(plan.canvas, first, lines)
+            samples, ends, composed = self._composed(plan.canvas, first, count)
             images = composed.canvases[:1]
+            steps.of_rows.append(paint_tiles.prepare(lines.stored, composed, steps.rows))
         elif resampling is None:
-            (images, indices), is_made = lines.batch(plan.source), False
+            images, indices = lines.batch(plan.source)
         elif is_by_kernel(resampling):
-            resizes = self._resizes(resampling, samples)
             images = scratch("resized", (1, plan.source[0], plan.height, plan.width))
+            steps.of_rows.append(resize.prepare(lines.stored, self._resizes(resampling, samples), steps.rows, images))
         else:
-            images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(len(lines.places))
-            is_made = False
-        shown = np.frombuffer(bytearray(self._windows[samples].data), WINDOW)  # NumPy's copy gives the lock away
-        shown["index"] = indices
-        crops, operations, pixels = Crops(images, shown, self._fill, self._mode), self._operations, out[samples]
+            images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(count)
+        windows = _copied(self._windows[samples])
+        windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
-        if operations is None and not is_made and not lines.arrival.address:
-            CROPS[pixels.dtype](crops, paint, pixels)
-            return
-        runs = operations is not None
-        cuts = runs and not (is_made and (plan.canvas is None or plan.top is None))
-        levels = scratch("levels", (1, *plan.shape[1:])) if cuts else images
-        own = _NO_OPERATIONS if operations is None else operations.part(samples)
-        calls = Calls(
-            color=CROPS[out.dtype].address,
-            cut=CROPS[BYTES].address if cuts else 0,
-            run=run_operations.address if runs else 0,
-            resize=0 if resizes is _NO_RESIZES else resize.address,
-            paint=0 if composed is _NO_TILES else paint_tiles.address,
-        )
-        render(lines, resizes, composed, crops, paint, own, levels, calls, OutputMemory.of_pixels(pixels))
+        paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), out[samples]
+        if self._operations is not None:
+            images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
+        crops = Crops(images, windows, self._fill, self._mode)
+        steps.of_samples.append(CROPS[pixels.dtype].prepare(crops, paint, steps.samples, pixels))
+        steps.run(count, lines.arrival, ends)
+
+    def _change(self, steps: RenderingSteps, crops: Crops, operations: Operations) -> Bytes:
+        """Adds the steps that cut a sample out and run operations on it; returns where its levels are then.
+
+        An image that was made for the sample alone, and is no larger, is changed in place. Flips that are due after the
+        operations stay in the windows.
+        """
+        plan, windows, levels = self.plan, crops.windows, crops.images
+        is_made = plan.canvas is not None or (plan.resampling is not None and is_by_kernel(plan.resampling))
+        if not is_made or (plan.canvas is not None and plan.top is not None):
+            levels = scratch("levels", (1, *plan.shape[1:]))
+            whole = crops._replace(windows=_copied(windows))
+            whole.windows["flips"] = 0
+            paint = Paint(self._shift, self._scale, holes_of((), len(windows), plan.source[0]), False)
+            steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, steps.samples, levels))
+            for name in ("index", "top", "left"):
+                windows[name] = 0
+        _, channels, height, width = levels.shape
+        places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE)
+        arguments = levels.reshape(-1), places, channels, windows, operations, steps.samples
+        steps.of_samples.append(run_operations.prepare(*arguments))
+        return levels
 
     def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
         """Resizes windows that no kernel does: uint8 [b, C, H, W]."""
@@ -218,16 +229,16 @@ class Rendering:
             target.copy_(placed_window(lines.image(k, channels), window, plan, resampling))
         return full
 
-    def _composed(self, canvas: Canvas, first: int, lines: ImageLines) -> tuple[slice, Composed]:
-        """Returns the samples whose last tile is among those from ``first`` on, and what these are painted by."""
-        stop = first + len(lines.places)
-        ends = np.flatnonzero(np.diff(canvas.samples, append=-1)[first:stop]) + 1
-        starts = np.concatenate(([0], ends, [stop - first]))
-        begin = int(canvas.samples[first]) if stop > first else 0
-        done = slice(begin, begin + len(ends))
-        shares = np.append(canvas.shares[done], np.float32(np.nan))
+    def _composed(self, canvas: Canvas, first: int, count: int) -> tuple[slice, Numbers, Composed]:
+        """Returns the samples that end among so many tiles, the one that each of these ends or -1, and the tiles."""
+        tiles = slice(first, first + count)
+        of_tiles, is_last = canvas.samples[tiles], np.diff(canvas.samples, append=-1)[tiles] != 0
+        begin = int(of_tiles[0]) if count else 0
+        ends = np.where(is_last, of_tiles - begin, -1)
+        shares = np.where(is_last, canvas.shares[of_tiles], np.float32(np.nan))
         ground = _filled(canvas.fill, self.plan.source[0])
-        return done, Composed(canvas.tiles[first:stop], starts, ground, self._canvases, shares)
+        composed = Composed(canvas.tiles[tiles], ground, self._canvases, shares)
+        return slice(begin, begin + int(is_last.sum())), ends, composed
 
     def _resizes(self, resampling: Resampling, samples: slice) -> Resizes:
         ground = _filled(resampling.fill, self.plan.source[0])
@@ -321,10 +332,9 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats | None, Floats | 
     return None, np.full(plan.source[0], 1.0 / plan.peak, np.float32)
 
 
-_NO_RESIZES = Resizes(np.empty(0, RESIZED), NOWHERE, 0, NOWHERE, 0)
-_NO_CANVAS: Bytes = np.empty((0, 0, 0, 0), np.uint8)
-_NO_TILES = Composed(np.empty(0, TILE), np.empty(0, np.int64), NOWHERE, _NO_CANVAS, np.empty(0, np.float32))
-_NO_OPERATIONS = Operations(np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32), np.empty((0, 0), np.int64))
+def _copied(windows: Records) -> Records:
+    """Returns a copy of windows; NumPy's gives the interpreter lock away."""
+    return np.frombuffer(bytearray(windows.data), WINDOW)
 
 
 @lru_cache(maxsize=64)

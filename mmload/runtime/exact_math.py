@@ -28,7 +28,7 @@ exp, sin, cos, tan = (partial(_each, function) for function in (_EXP, _SIN, _COS
 """Functions of float64 values of any shape, angles in radians, that return an array of that shape."""
 
 
-@numba_compiled("void(int64, float64[::1], float64[::1])", nogil=False)
+@numba_compiled("int64, float64[::1], float64[::1]", nogil=False)
 def _write(function: int, values: Floats, out: Floats) -> None:
     for k in range(len(values)):
         if function == _EXP:
@@ -48,7 +48,7 @@ def solve(systems: Floats, wanted: Floats) -> Floats:
     return solved
 
 
-@numba_compiled("void(float64[:, :, ::1], float64[:, ::1])", nogil=False)
+@numba_compiled("float64[:, :, ::1], float64[:, ::1]", nogil=False)
 def _eliminate(systems: Floats, solved: Floats) -> None:
     """Replaces the right-hand sides by the solutions; destroys systems."""
     for k in range(len(systems)):

@@ -111,7 +111,7 @@ def is_same(first: Path, second: Path) -> bool:
         return False
 
 
-def write_atomically(path: Path, content: str | bytes, beside: Path | None = None) -> None:
+def write_atomically(path: Path, content: str | bytes | memoryview, beside: Path | None = None) -> None:
     """Writes a small file, text as UTF-8, atomically and durably. Only a kill can leave a temporary file.
 
     That lies beside the file, or ``beside`` another one, and is named for it.

@@ -185,9 +185,7 @@ def _bytes_of(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return values.reshape(-1).view(np.uint8).reshape(*values.shape[:2], size)
 
 
-@numba_compiled(
-    "void(uint8[:, :, ::1], uint8[:, :, ::1], int64[:, ::1], boolean[:, ::1], uint8[:, :, ::1])", nogil=False
-)
+@numba_compiled("uint8[:, :, ::1], uint8[:, :, ::1], int64[:, ::1], boolean[:, ::1], uint8[:, :, ::1]", nogil=False)
 def _take(
     values: npt.NDArray[np.uint8],
     empty: npt.NDArray[np.uint8],
@@ -206,7 +204,7 @@ def sections_of(rows: Numbers, starts: Numbers) -> Numbers:
     return filled(_find, len(rows), np.int64, rows, starts)
 
 
-@numba_compiled("void(int64[::1], int64[::1], int64[::1])", nogil=False)
+@numba_compiled("int64[::1], int64[::1], int64[::1]", nogil=False)
 def _find(rows: Numbers, starts: Numbers, sections: Numbers) -> None:
     for k in range(len(rows)):
         sections[k] = np.searchsorted(starts, rows[k], "right") - 1

@@ -41,10 +41,10 @@ def pair(words: Any, at: np.uintp) -> np.uint64:
 select: Any = Intrinsic("select")
 """In compiled functions, ``select(condition, first, second)`` chooses without a branch, which may not vectorize."""
 
-stack_array: Any = Intrinsic("stack_array")
-"""In compiled functions, ``stack_array(size, dtype)`` is an uninitialized array on the stack, of a constant size.
+stack_memory: Any = Intrinsic("stack_memory")
+"""In compiled functions, ``stack_memory(size)`` is the address of so many uninitialized bytes on the stack, a constant.
 
-LLVM knows that nothing else refers to it: between two loops over a few vectors, values stay in registers.
+LLVM knows that nothing else refers to them: between two loops over a few vectors, values stay in registers.
 """
 
 never_inline: Any = Intrinsic("never_inline")
@@ -62,8 +62,12 @@ array_at: Any = Intrinsic("array_at")
 The shape is a number or a tuple.
 """
 
-reshaped: Any = Intrinsic("reshaped")
-"""In compiled functions, ``reshaped(array, shape)`` is the memory of a contiguous array in another shape."""
+
+@inlined
+def reshaped(array: Any, shape: Any) -> Any:
+    """Returns the memory of a contiguous array in another shape."""
+    return array_at(array.ctypes.data, shape, array.dtype)
+
 
 _stream_line: Any = Intrinsic("stream_line")
 

@@ -18,7 +18,7 @@ from numba import types
 
 from mmload.errors import UsageError
 from mmload.runtime import numba_intrinsics
-from mmload.runtime.kernels import Intrinsic, Part, Signature
+from mmload.runtime.kernels import ArgumentRecord, Intrinsic, Kernel, Part
 from mmload.runtime.machine_code import processor
 
 _numba: Any = numba  # it is only partially typed
@@ -40,8 +40,8 @@ C_LIBRARY = frozenset(
 _PASSES = "ipsccp", "dead_arg_elimination", "simplify_cfg", "global_dead_code_eliminate"
 
 
-def compile_object(kernel: Part, signature: Signature, name: str) -> bytes:
-    """Returns an object file with the C function of a kernel under a name.
+def compile_object(kernel: Kernel[Any]) -> bytes:
+    """Returns an object file with the C function of a kernel.
 
     Raises:
         UsageError: if numba is told to check the bounds of all functions, as checks raise errors.
@@ -49,7 +49,7 @@ def compile_object(kernel: Part, signature: Signature, name: str) -> bytes:
     """
     if _numba.config.BOUNDSCHECK:
         raise UsageError("NUMBA_BOUNDSCHECK is set, with which kernels cannot be compiled; unset it")
-    compiled = c_function(kernel, signature)
+    compiled, name = c_function(kernel), kernel.symbol
     module: Any = binding.parse_assembly(compiled.inspect_llvm())
     for value in (*module.functions, *module.global_variables):
         if value.name == compiled.native_name:
@@ -69,16 +69,15 @@ def compile_object(kernel: Part, signature: Signature, name: str) -> bytes:
     return code
 
 
-def c_function(part: Part, signature: Signature) -> Any:
+def c_function(kernel: Kernel[Any]) -> Any:
     """Compiles a kernel by ``numba.cfunc``, whose ``address`` this process may call."""
-    kernel = _compiled(part)
-    arguments_of = numba_intrinsics.arguments_of(signature)
-
-    def call(record: int) -> Any:
-        return kernel(*arguments_of(record))
-
-    result = types.void if signature.result == "void" else types.int64
-    return _numba.cfunc(result(types.uintp), nopython=True, **_OPTIONS)(call)
+    record = ArgumentRecord(kernel.kinds)
+    known = record.known | {"kernel": _compiled(kernel), "array_at": numba_intrinsics.array_at}
+    size = len(record.forms)
+    views = ", ".join(f"array_at(record, {size}, {dtype})" for dtype in ("int64", "float64"))
+    exec(f"def call(record):\n    words, floats = {views}\n    return kernel({record.read})", known)
+    result = types.void if kernel.returns == "void" else types.int64
+    return _numba.cfunc(result(types.uintp), nopython=True, **_OPTIONS)(known["call"])
 
 
 def _machine() -> Any:

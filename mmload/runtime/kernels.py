@@ -1,14 +1,14 @@
 """Functions that numba compiles: declared here without numba, and called as plain C functions.
 
-First stands what kernels are declared with: types, signatures, and the functions that they call. Then the kernel, and
+First stands what kernels are declared with: types and the functions that they call. Then the kernel, and
 the record that it takes.
 
 Their machine code comes with the package or from a cache (:mod:`mmload.runtime.machine_code`). numba is imported only
 where neither has it: a kernel is then compiled by its first call.
 
 The C function of a kernel takes the address of a record: its arguments as words of eight bytes. A word is a number, or
-0 or 1. An array is its address and its shape, and its strides if it need not be contiguous; a named tuple is its
-fields. In Python a record is a bytes object; what it points to must live as long.
+0 or 1. An array is contiguous: its address and its shape; a named tuple is its fields. In Python a record is a bytes
+object; what it points to must live as long.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, update_wrapper
 from importlib import import_module
-from typing import Any, Generic, TypeVar, cast, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -77,36 +77,12 @@ def fields_of(kind: type) -> tuple[Type, ...]:
     return tuple(hint.__metadata__[-1] if hasattr(hint, "__metadata__") else _PLAIN.get(hint, hint) for hint in hints)
 
 
-@dataclass(frozen=True)
-class Signature:
-    """Types of what a kernel takes and returns.
-
-    Attributes:
-        result: type of the result: void, an integer or a boolean.
-        arguments: types of the arguments.
-    """
-
-    result: str
-    arguments: tuple[Type, ...]
-
-    @classmethod
-    def parsed(cls, text: str) -> Signature:
-        """Returns the signature in a text such as ``"void(uint8[:, ::1], int64)"``."""
-        result, *arguments = _TYPE.findall(text)
-        return cls(result, tuple(arguments))
-
-
-def array_of(kind: str | RecordArray) -> tuple[Any, int, bool]:
-    """Returns the dtype of a number or array, its number of dimensions, and whether it is contiguous."""
+def array_of(kind: str | RecordArray) -> tuple[Any, int]:
+    """Returns the dtype of a number or contiguous array, and its number of dimensions."""
     if isinstance(kind, RecordArray):
-        return kind.dtype, kind.ndim, True
+        return kind.dtype, kind.ndim
     dtype, _, sides = kind.partition("[")
-    return dtype, sides.count(":") - sides.count("::"), "::1" in sides
-
-
-def void(*arguments: Type) -> Signature:
-    """Returns the signature of a kernel that returns nothing."""
-    return Signature("void", arguments)
+    return dtype, sides.count(":") - sides.count("::")
 
 
 class Part:
@@ -164,28 +140,20 @@ CallC = partial(Intrinsic, "call_c")
 So they call functions of libraries that are found at run time.
 """
 
-CallBy = partial(Intrinsic, "call_by")
-"""``call = CallBy(signature, ...)`` lets kernels call a kernel of one of the signatures: ``call(address, arguments)``.
-
-Kernels that call each other by address are not compiled anew into each other. A function that calls another is compiled
-together with it, each time for several seconds if that one is large. An address is an argument at run time, so it costs
-nothing to compile. The types of the arguments must be those of a signature; the caller must make sure that a kernel of
-this signature is at the address.
-"""
-
 
 class Kernel(Part, Generic[R]):
-    """Function that is called as machine code, for one signature.
+    """Function that is called as machine code.
 
     Args:
         function: the plain function.
-        signature: types of its arguments.
+        kinds: types of its arguments.
+        returns: type of its result.
         nogil: whether it releases the interpreter lock.
     """
 
-    def __init__(self, function: Callable[..., R], signature: Signature, nogil: bool) -> None:
+    def __init__(self, function: Callable[..., R], kinds: Sequence[Type], returns: str, nogil: bool) -> None:
         super().__init__(function)
-        self.signature, self.nogil = signature, nogil
+        self.kinds, self.returns, self.nogil = kinds, returns, nogil
         self._address = 0
         KERNELS.append(self)
 
@@ -199,11 +167,15 @@ class Kernel(Part, Generic[R]):
 
     @lazy_property
     def _pack(self) -> Callable[..., bytes]:
-        return packer(self.function.__name__, self.signature)
+        return ArgumentRecord(self.kinds).writer(self.function.__name__)
+
+    def prepare(self, *arguments: Any) -> KernelCall:
+        """Prepares a call, in the thread that makes it."""
+        return KernelCall(self, self._pack(*arguments), arguments)
 
     @property
     def address(self) -> int:
-        """Address at which other kernels call it, by :class:`CallBy`."""
+        """Address of its C function, at which other kernels call it."""
         if not self._address:  # else no lock, which another thread may hold while it compiles
             with _loading:
                 self._address = self._address or load(self.symbol, self.compile)
@@ -212,7 +184,7 @@ class Kernel(Part, Generic[R]):
     @property
     def symbol(self) -> str:
         """Name of its C function, which has a digest of its source."""
-        return symbol_of(self.function, repr(self.signature))
+        return symbol_of(self.function, repr((self.kinds, self.returns)))
 
     def compile(self) -> bytes:
         """Compiles it; returns an object file."""
@@ -220,12 +192,35 @@ class Kernel(Part, Generic[R]):
         gc.disable()  # in numba's many objects it finds nothing, and takes a quarter of the time
         try:
             compiler = import_module("mmload.runtime.kernel_compiler")  # imports numba, and this file
-            made: bytes = compiler.compile_object(self, self.signature, self.symbol)
+            made: bytes = compiler.compile_object(self)
             return made
         finally:
             if collects:
                 gc.enable()
             _spent.append(time.perf_counter() - began)
+
+
+class KernelCall(NamedTuple):
+    """Call that is prepared: another kernel may make it.
+
+    Attributes:
+        kernel: the kernel.
+        record: the record of its arguments.
+        arguments: what the record refers to.
+    """
+
+    kernel: Kernel[None]
+    record: bytes
+    arguments: tuple[Any, ...]
+
+    @property
+    def words(self) -> tuple[int, int]:
+        """Addresses of the C function and of its argument."""
+        return self.kernel.address, ctypes.cast(self.record, ctypes.c_void_p).value or 0
+
+    def run(self) -> None:
+        """Makes the call."""
+        self.kernel._run(self.record)
 
 
 KERNELS: list[Kernel[Any]] = []
@@ -238,20 +233,21 @@ if hasattr(os, "register_at_fork"):  # a forked process would wait for a thread 
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
-def numba_compiled(signature: Signature | str, nogil: bool = True) -> Callable[[Callable[..., R]], Kernel[R]]:
-    """Declares a kernel: a function that is compiled for a signature.
+def numba_compiled(*kinds: Type, returns: str = "void", nogil: bool = True) -> Callable[[Callable[..., R]], Kernel[R]]:
+    """Declares a kernel: a function that is compiled for arguments of some types.
 
     A kernel takes numbers, arrays and named tuples of them, and returns an integer, a boolean or nothing. It allocates
     nothing and raises nothing: arrays of its own are carved out of an arena (:mod:`mmload.runtime.intrinsics`).
 
     Args:
-        signature: such as ``"void(uint8[::1], float32)"``.
+        kinds: types of the arguments; of several in a row one text, such as ``"uint8[::1], float32"``.
+        returns: type of the result: "void", "boolean" or an integer.
         nogil: whether it releases the interpreter lock; functions that take microseconds should keep it, as another
             thread may acquire it before this one gets it back.
     """
-    parsed = Signature.parsed(signature) if isinstance(signature, str) else signature
+    texts = [_TYPE.findall(kind) if isinstance(kind, str) else [kind] for kind in kinds]
 
-    return lambda function: Kernel(function, parsed, nogil)
+    return lambda function: Kernel(function, [kind for each in texts for kind in each], returns, nogil)
 
 
 def filled(kernel: Callable[..., Any], shape: int | tuple[int, ...], dtype: DTypeLike, *arguments: Any) -> NDArray[Any]:
@@ -266,53 +262,69 @@ def compile_seconds() -> float:
     return sum(_spent)
 
 
+_CASTS: dict[str, Any] = {"boolean": bool, "float32": np.float32, "int64": np.int64, "uint64": np.uint64}
+_CASTS |= {"float64": np.float64, "uintp": np.uintp}
 _FORMATS = {"boolean": "?7x", "float32": "d", "float64": "d", "uint64": "Q", "uintp": "Q"}
 _WORD = 2**64 - 1
+HEAD = 3
+"""Numbers of the head of an arena."""
 
 
-def packer(name: str, signature: Signature) -> Callable[..., bytes]:
-    """Returns the function that makes the record of a kernel's arguments; ``name`` is that of the kernel.
+class ArgumentRecord:
+    """Texts of the functions that write a record of arguments, and that read the arguments from it in compiled code.
 
-    It is compiled from a text, as a call has up to 50 arrays.
+    They are texts, as a call has up to 50 arrays.
 
-    Raises:
-        TypeError: by the function, if an argument is of another type, or cannot be written.
+    Attributes:
+        known: names in the texts.
+        forms: formats of the words, as of :mod:`struct`.
+        read: text of each argument, of the arrays ``words`` and ``floats`` in compiled code.
     """
-    known: dict[str, Any] = {
-        "arena_words": arena_words,
-        "addressof": ctypes.addressof,
-        "View": (ctypes.c_char * 0).from_buffer,  # refuses memory that is not contiguous, or cannot be written
-        "checked": _checked,
-    }
-    arguments = [(f"_{place}", kind) for place, kind in enumerate(signature.arguments)]
-    words, forms = zip(*(word for each in arguments for word in _words(*each, known)), strict=True)
-    known["pack"] = struct.Struct("=" + "".join(forms)).pack
-    given = ", ".join(argument for argument, kind in arguments if kind != ARENA)
-    made: Callable[..., bytes] = eval(f"lambda {given}: pack({', '.join(words)})", known)
-    made.__qualname__ = name  # for errors
-    return made
 
+    def __init__(self, kinds: Sequence[Type]) -> None:
+        self.known: dict[str, Any] = dict(_CASTS)
+        self.forms: list[str] = []
+        self._words: list[str] = []
+        named = [(f"_{place}", kind) for place, kind in enumerate(kinds)]
+        self._names = ", ".join(name for name, kind in named if kind != ARENA)
+        self.read = ", ".join(self._add(*each) for each in named)
 
-def _words(value: str, kind: Type, known: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the text and the format of each word of a value, itself a text; what they refer to becomes known."""
-    if kind == ARENA:
-        yield "*arena_words()", "Qq"
-    elif isinstance(kind, type):
-        for place, field in enumerate(fields_of(kind)):
-            yield from _words(f"{value}[{place}]", field, known)
-    else:
-        dtype, ndim, is_contiguous = array_of(kind)
+    def writer(self, name: str) -> Callable[..., bytes]:
+        """Returns the function that makes the record of a kernel's arguments; ``name`` is that of the kernel.
+
+        Raises:
+            TypeError: by the function, if an argument is of another type, or cannot be written.
+        """
+        known = self.known | {"arena": arena, "addressof": ctypes.addressof, "checked": _checked}
+        known["View"] = (ctypes.c_char * 0).from_buffer  # refuses memory that is not contiguous, or cannot be written
+        known["pack"] = struct.Struct("=" + "".join(self.forms)).pack
+        made: Callable[..., bytes] = eval(f"lambda {self._names}: pack({', '.join(self._words)})", known)
+        made.__qualname__ = name  # for errors
+        return made
+
+    def _add(self, value: str, kind: Type) -> str:
+        """Adds the words of a value, itself a text; returns the text by which it is read from them."""
+        at = len(self.forms)
+        if isinstance(kind, type):
+            self.known[name := f"{kind.__name__}_{at}"] = kind
+            return f"{name}({', '.join(self._add(f'{value}[{k}]', each) for k, each in enumerate(fields_of(kind)))})"
+        if kind == ARENA:
+            self._words.append("arena()")
+            self.forms.append("Q")
+            return f"array_at(words[{at}], {HEAD}, int64)"
+        dtype, ndim = array_of(kind)
         form = _FORMATS.get(str(dtype), "q")
         if not ndim:
-            yield f"int({value}) & {_WORD}" if form == "Q" else value, form
-            return
-        known[name := f"dtype_{len(known)}"] = np.dtype("bool" if dtype == "boolean" else dtype)
+            self._words.append(f"int({value}) & {_WORD}" if form == "Q" else value)
+            self.forms.append(form)
+            return f"{dtype}({'floats' if form == 'd' else 'words'}[{at}])"
+        self.known[name := f"dtype_{at}"] = np.dtype("bool" if dtype == "boolean" else dtype)
         is_fine = f"(v := {value}).dtype is {name} and v.ndim == {ndim}"
         array = f"v if {is_fine} else checked(v, {name}, {ndim})"
-        if is_contiguous:
-            yield f"addressof(View({array})), *v.shape", "Q" + ndim * "q"
-        else:
-            yield f"({array}).ctypes.data, *v.shape, *v.strides", "Q" + 2 * ndim * "q"
+        self._words.append(f"addressof(View({array})), *v.shape")
+        self.forms += ["Q", *("q" * ndim)]
+        sides = (f"words[{at + side}]" for side in range(1, ndim + 1))
+        return f"array_at(words[{at}], ({', '.join(sides)},), {name})"
 
 
 def _checked(array: np.ndarray, dtype: np.dtype[Any], ndim: int) -> np.ndarray:
@@ -355,8 +367,8 @@ class _Threads(threading.local):
 _threads = _Threads()
 
 
-def arena_words() -> tuple[int, int]:
-    """Returns address and length of the head of this thread's arena, which is emptied."""
+def arena() -> int:
+    """Returns the address of the head of this thread's arena, which is emptied."""
     head = _threads.arena.head
     head[USED] = HEADER
-    return ctypes.addressof(head), len(head)
+    return ctypes.addressof(head)

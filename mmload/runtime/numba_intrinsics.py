@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count, islice
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import from_dtype, types
+from numba import types
 from numba.core import cgutils
-from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
@@ -24,7 +23,6 @@ from mmload.runtime.intrinsics import (
     TRANSPOSED_COLUMNS,
     TRANSPOSED_ROWS,
 )
-from mmload.runtime.kernels import ARENA, Signature, Type, array_of, fields_of
 from mmload.runtime.machine_code import processor
 
 _arrayobj: Any = arrayobj  # numba is only partially typed
@@ -50,83 +48,15 @@ def _action(act: Callable[..., Any]) -> Callable[..., Any]:
     return code
 
 
-def arguments_of(signature: Signature) -> Any:
-    """Makes an intrinsic that returns a kernel's arguments from the address of its record."""
-    made = _types.Tuple(tuple(map(numba_type, signature.arguments)))
+@_intrinsic
+def array_at(context: Any, address: Any, shape: Any, dtype: Any) -> Any:
+    kind = _types.Array(dtype.dtype, len(shape) if isinstance(shape, _types.BaseTuple) else 1, "C")
 
-    def _arguments_of(context: Any, record: Any) -> Any:
-        def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            record = builder.inttoptr(arguments[0], _LONG.as_pointer())
-            words = (builder.load(builder.gep(record, [_LONG(place)])) for place in count())
-            return _value(target, builder, made, words)
+    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
+        return _arrayobj.np_cfarray(target, builder, kind(types.voidptr, shape), (pointer, arguments[1]))
 
-        return made(types.uintp), code
-
-    return _intrinsic(_arguments_of)
-
-
-def _value(target: Any, builder: Any, kind: Any, words: Iterator[Any]) -> Any:
-    """Returns the value of a type from the next words of a record."""
-    if isinstance(kind, _types.BaseTuple):
-        return target.make_tuple(builder, kind, [_value(target, builder, each, words) for each in kind.types])
-    word = next(words)
-    if isinstance(kind, _types.Array):
-        sides = list(islice(words, kind.ndim))
-        steps = None if kind.is_c_contig else list(islice(words, kind.ndim))
-        return _array_at(target, builder, kind, word, sides, steps)
-    if isinstance(kind, _types.Float):
-        number = builder.bitcast(word, ir.DoubleType())
-        return number if kind.bitwidth == 64 else builder.fptrunc(number, _FLOAT)
-    into = target.get_value_type(kind)
-    return word if into == word.type else builder.trunc(word, into)
-
-
-def _array_at(target: Any, builder: Any, kind: Any, address: Any, sides: list[Any], steps: list[Any] | None) -> Any:
-    """Returns an array at an address; contiguous without steps."""
-    array, element = target.make_array(kind)(target, builder), target.get_data_type(kind.dtype)
-    size = _LONG(target.get_abi_sizeof(element))
-    if steps is None:
-        steps = [size]
-        for side in reversed(sides[1:]):
-            steps.insert(0, builder.mul(steps[0], side))
-    data = builder.inttoptr(address, element.as_pointer())
-    _arrayobj.populate_array(array, data, sides, steps, size, None)
-    return array._getvalue()
-
-
-def _words(target: Any, builder: Any, kind: Any, value: Any) -> list[Any]:
-    """Returns the words of a value in a record."""
-    if isinstance(kind, _types.BaseTuple):
-        values = _cgutils.unpack_tuple(builder, value, len(kind))
-        return [word for each in zip(kind.types, values, strict=True) for word in _words(target, builder, *each)]
-    if isinstance(kind, _types.Array):
-        array = target.make_array(kind)(target, builder, value)
-        return [builder.ptrtoint(array.data, _LONG), *_cgutils.unpack_tuple(builder, array.shape, kind.ndim)]
-    if isinstance(kind, _types.Float):
-        return [builder.bitcast(target.cast(builder, value, kind, types.float64), _LONG)]
-    return [target.cast(builder, value, kind, types.int64)]
-
-
-def call_by(*signatures: Signature) -> Any:
-    """Makes an intrinsic ``call(address, arguments)`` that calls a kernel of one of these signatures."""
-    declared = [tuple(map(numba_type, signature.arguments)) for signature in signatures]
-
-    def _call(context: Any, address: Any, arguments: Any) -> Any:
-        given = tuple(_types.unliteral(kind) for kind in arguments.types)
-        if given not in declared:
-            raise TypingError(f"no kernel of these is called with {given}")
-
-        def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-            words = _words(target, builder, signature.args[1], values[1])
-            record = _cgutils.alloca_once(builder, ir.ArrayType(_LONG, len(words)))
-            for place, word in enumerate(words):
-                builder.store(word, builder.gep(record, [_WORD(0), _WORD(place)]))
-            kind = ir.FunctionType(_LONG, [_LONG]).as_pointer()
-            return builder.call(builder.inttoptr(values[0], kind), [builder.ptrtoint(record, _LONG)])
-
-        return types.int64(types.uintp, _types.Tuple(given)), code
-
-    return _intrinsic(_call)
+    return kind(address, shape, dtype), code
 
 
 def call_c(signature: str) -> Any:
@@ -151,49 +81,8 @@ def external(name: str, signature: str) -> Any:
 
 
 def _c_signature(text: str) -> Any:
-    signature = Signature.parsed(text)
-    return numba_type(signature.result)(*map(numba_type, signature.arguments))
-
-
-def numba_type(kind: Type) -> Any:
-    """Returns numba's type."""
-    if isinstance(kind, type):
-        return _types.BaseTuple.from_types([numba_type(field) for field in fields_of(kind)], kind)
-    dtype, ndim, is_contiguous = array_of("int64[::1]" if kind == ARENA else kind)
-    found = getattr(_types, dtype) if isinstance(dtype, str) else from_dtype(dtype)
-    return _types.Array(found, ndim, "C" if is_contiguous else "A") if ndim else found
-
-
-@_intrinsic
-def array_at(context: Any, address: Any, shape: Any, dtype: Any) -> Any:
-    kind = _types.Array(dtype.dtype, len(_sides(shape)), "C")
-
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _array_at(target, builder, kind, arguments[0], _lengths(target, builder, shape, arguments[1]), None)
-
-    return kind(types.uintp, shape, dtype), code
-
-
-@_intrinsic
-def reshaped(context: Any, array: Any, shape: Any) -> Any:
-    kind = _types.Array(array.dtype, len(_sides(shape)), "C")
-
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = builder.ptrtoint(_array(target, builder, signature, arguments, 0).data, _LONG)
-        return _array_at(target, builder, kind, address, _lengths(target, builder, shape, arguments[1]), None)
-
-    return kind(array, shape), code
-
-
-def _sides(shape: Any) -> tuple[Any, ...]:
-    """Returns the types of the lengths of a shape, which is a tuple or a number."""
-    return tuple(shape.types) if isinstance(shape, _types.BaseTuple) else (shape,)
-
-
-def _lengths(target: Any, builder: Any, shape: Any, value: Any) -> list[Any]:
-    sides = _sides(shape)
-    given = _cgutils.unpack_tuple(builder, value, len(sides)) if isinstance(shape, _types.BaseTuple) else [value]
-    return [target.cast(builder, *each, types.intp) for each in zip(given, sides, strict=True)]
+    result, *taken = (getattr(_types, name) for name in re.findall(r"\w+", text))
+    return result(*taken)
 
 
 @_intrinsic
@@ -209,15 +98,13 @@ def select(context: Any, condition: Any, first: Any, second: Any) -> Any:
 
 
 @_intrinsic(prefer_literal=True)
-def stack_array(context: Any, size: Any, dtype: Any) -> Any:
-    kind = _types.Array(dtype.dtype, 1, "C")
-
+def stack_memory(context: Any, size: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        memory = _cgutils.alloca_once(builder, ir.ArrayType(target.get_data_type(kind.dtype), size.literal_value))
+        memory = _cgutils.alloca_once(builder, ir.ArrayType(_BYTE, size.literal_value))
         memory.align = LINE
-        return _array_at(target, builder, kind, builder.ptrtoint(memory, _LONG), [_LONG(size.literal_value)], None)
+        return builder.ptrtoint(memory, _LONG)
 
-    return kind(size, dtype), code
+    return types.uintp(size), code
 
 
 @_intrinsic

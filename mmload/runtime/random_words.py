@@ -156,7 +156,7 @@ def unit_of_word(word: np.uint64) -> float:
     return np.int64(word >> _11) * 2.0**-53
 
 
-@numba_compiled("void(uint64[::1], float64[::1])", nogil=False)
+@numba_compiled("uint64[::1], float64[::1]", nogil=False)
 def _write_units(words: Words, out: NDArray[np.float64]) -> None:
     for k in range(len(words)):
         out[k] = unit_of_word(words[k])
@@ -167,7 +167,7 @@ def seeded(ids: Words, run: int) -> Words:
     return filled(_write_seeded, len(ids), np.uint64, ids, run)
 
 
-@numba_compiled("void(uint64[::1], uint64, uint64[::1])", nogil=False)
+@numba_compiled("uint64[::1], uint64, uint64[::1]", nogil=False)
 def _write_seeded(ids: Words, run: int, out: Words) -> None:
     for k in range(len(ids)):
         out[k] = mix_word(mix_word(ids[k] ^ run) + _INCREMENT)
@@ -184,7 +184,7 @@ def counted(seeds: Words, step: int, first: int, count: int) -> Words:
     return filled(_write_counted, (len(seeds), count), np.uint64, seeds, step, first)
 
 
-@numba_compiled("void(uint64[::1], uint64, uint64, uint64[:, ::1])", nogil=False)
+@numba_compiled("uint64[::1], uint64, uint64, uint64[:, ::1]", nogil=False)
 def _write_counted(seeds: Words, step: int, first: int, out: Words) -> None:
     for k in range(len(seeds)):
         for number in range(out.shape[1]):
@@ -196,7 +196,7 @@ def drawn_chances(seeds: Words, step: int, first: int, p: float) -> NDArray[np.b
     return filled(_write_chances, len(seeds), np.bool_, seeds, step, first, p)
 
 
-@numba_compiled("void(uint64[::1], uint64, uint64, float64, boolean[::1])", nogil=False)
+@numba_compiled("uint64[::1], uint64, uint64, float64, boolean[::1]", nogil=False)
 def _write_chances(seeds: Words, step: int, first: int, p: float, out: NDArray[np.bool_]) -> None:
     for k in range(len(seeds)):
         out[k] = unit_of_word(_drawn(seeds[k], step, first)) < p
@@ -208,7 +208,7 @@ def drawn_integers(seeds: Words, step: int, first: int, ranges: Sequence[tuple[i
     return [filled(_write_integers, len(seeds), np.int64, seeds, step, number, *ends) for number, ends in numbered]
 
 
-@numba_compiled("void(uint64[::1], uint64, uint64, int64, int64, int64[::1])", nogil=False)
+@numba_compiled("uint64[::1], uint64, uint64, int64, int64, int64[::1]", nogil=False)
 def _write_integers(seeds: Words, step: int, number: int, low: int, high: int, out: NDArray[np.int64]) -> None:
     for k in range(len(seeds)):
         out[k] = np.int64(unit_of_word(_drawn(seeds[k], step, number)) * (high - low + 1)) + low
@@ -219,7 +219,7 @@ def drawn_orders(seeds: Words, step: int, first: int, count: int) -> NDArray[np.
     return filled(_write_orders, (len(seeds), count), np.int64, seeds, step, first)
 
 
-@numba_compiled("void(uint64[::1], uint64, uint64, int64[:, ::1])", nogil=False)
+@numba_compiled("uint64[::1], uint64, uint64, int64[:, ::1]", nogil=False)
 def _write_orders(seeds: Words, step: int, first: int, out: NDArray[np.int64]) -> None:
     """Sorts numbers by insertion, as there are few; draws are compared as numbers in [0, 1)."""
     for k in range(len(seeds)):
@@ -242,7 +242,7 @@ def _root(number: np.uint64) -> np.uint64:
     return root
 
 
-@numba_compiled("void(uint64[::1], uint64[::1], uint64[::1])", nogil=False)
+@numba_compiled("uint64[::1], uint64[::1], uint64[::1]", nogil=False)
 def _permute(x: Words, sizes: Words, keys: Words) -> None:
     """Replaces x[k] by its image under the permutation of range(sizes[k]) with the key keys[k].
 

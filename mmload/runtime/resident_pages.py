@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.intrinsics import Arena, carve
-from mmload.runtime.kernels import ARENA, USED, External, Signature, called, numba_compiled, void
+from mmload.runtime.kernels import ARENA, USED, External, called, numba_compiled
 
 Numbers = Annotated[npt.NDArray[np.int64], "int64[::1]"]
 Flags = Annotated[npt.NDArray[np.uint8], "uint8[::1]"]
@@ -48,7 +48,7 @@ _LOCAL = frozenset(
 overlayfs, F2FS, ZFS, bcachefs, SquashFS, EROFS."""
 
 _PAGE = mmap.PAGESIZE
-_ANNOUNCED_BYTES = 128 * 2**10
+_PREFETCHED_BYTES = 128 * 2**10
 """Bytes that are prefetched at a time: of more, Linux reads only as much as a device takes in one request, or as its
 ``read_ahead_kb``, which is 128 by default. The rest came by faults: 17 to 139 requests a row from a FUSE file
 system."""
@@ -113,7 +113,7 @@ def populate(address: int, length: int, handle: int | None = None) -> int:
     spare = np.empty(_READ_BYTES if handle is not None else 0, np.uint8)
     for at in range(0, length, _CHUNK_BYTES):
         size = min(_CHUNK_BYTES, length - at)
-        _prefetch(address + at, min(2 * _CHUNK_BYTES, length - at))
+        _will_need(address + at, min(2 * _CHUNK_BYTES, length - at))
         if handle is not None:
             _read(handle, at, size, spare)
         if error := advise(address + at, size, POPULATE_READ):
@@ -157,7 +157,7 @@ NO_FILES = FileRanges(
 _NUMBERS = "int64[::1]"
 
 
-def announce(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
+def prefetch(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> Numbers:
     """Asks the system to read parts of files that are not in memory, all of them at once.
 
     Args:
@@ -220,15 +220,15 @@ class EvictionPolicy:
         return read[firsts[evicted]], sizes[evicted]
 
 
-@numba_compiled("void(int64, int64)")
-def _prefetch(address: int, length: int) -> None:
+@numba_compiled("int64", "int64")
+def _will_need(address: int, length: int) -> None:
     """Asks the system to read mapped pages, as many at a time as it takes."""
     first = address // _PAGE * _PAGE
-    for at in range(first, address + length, _ANNOUNCED_BYTES):
-        _MADVISE(at, min(_ANNOUNCED_BYTES, address + length - at), WILLNEED)
+    for at in range(first, address + length, _PREFETCHED_BYTES):
+        _MADVISE(at, min(_PREFETCHED_BYTES, address + length - at), WILLNEED)
 
 
-@numba_compiled("void(int64, int64, int64, uint8[::1])")
+@numba_compiled("int64, int64, int64, uint8[::1]")
 def _read(handle: int, offset: int, length: int, spare: Flags) -> None:
     """Reads a range of a file so that it is in the page cache; its bytes and errors are dropped."""
     done = 0
@@ -257,7 +257,7 @@ def _extent(ranges: FileRanges, file: int, start: int, length: int) -> tuple[int
     )
 
 
-def _ask(
+def _prefetch_absent(
     base: int,
     ranges: FileRanges,
     files: Numbers,
@@ -267,7 +267,7 @@ def _ask(
     only_looks: bool,
     arena: Arena,
 ) -> bool:
-    """Prefetches absent parts for :func:`announce`, or returns whether there are none."""
+    """Prefetches absent parts for :func:`prefetch`, or returns whether there are none."""
     known, most = ranges.known, 0
     for k in range(len(starts)):
         most = max(most, lengths[k])
@@ -290,17 +290,18 @@ def _ask(
             if known[segment] == 0:
                 known[segment], is_new = PREFETCHED, True
         if is_new:
-            _prefetch(base + begin, stop - begin)
+            _will_need(base + begin, stop - begin)
     return True
 
 
-_ASK = Signature("boolean", ("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, "boolean", ARENA))
-_look, _request = numba_compiled(_ASK, nogil=False)(_ask), numba_compiled(_ASK)(_ask)
+_ASK = "uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, "boolean", ARENA
+_look = numba_compiled(*_ASK, returns="boolean", nogil=False)(_prefetch_absent)
+_request = numba_compiled(*_ASK, returns="boolean")(_prefetch_absent)
 
 
 @called
 def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int, arena: Arena) -> bool:
-    """Waits until a part of a file that was announced is in memory; returns False if it cannot be read."""
+    """Waits until a part of a file that was prefetched is in memory; returns False if it cannot be read."""
     begin, stop, at, last = _extent(ranges, file, start, length)
     is_resident = last > at
     for segment in range(at, last):
@@ -317,11 +318,11 @@ def bring_in(base: int, ranges: FileRanges, file: int, start: int, length: int, 
     return bool(_MADVISE(base + first, start + length - first, POPULATE_READ) == 0)
 
 
-@numba_compiled(Signature("int64", ("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA)))
+@numba_compiled("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, ARENA, returns="int64")
 def make_resident(
     base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers, absent: Numbers, arena: Arena
 ) -> int:
-    """Waits for absent parts, as of :func:`announce`; returns the first one that cannot be read, or -1.
+    """Waits for absent parts, as of :func:`prefetch`; returns the first one that cannot be read, or -1.
 
     ``base`` is the address of the map.
     """
@@ -333,11 +334,11 @@ def make_resident(
     return -1
 
 
-@numba_compiled(void("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS))
+@numba_compiled("uintp", FileRanges, _NUMBERS, _NUMBERS, _NUMBERS)
 def evict(base: int, ranges: FileRanges, files: Numbers, starts: Numbers, lengths: Numbers) -> None:
     """Evicts the complete pages of parts of files that no other process has mapped.
 
-    ``base`` is the address of the map; the other arguments are those of :func:`announce`.
+    ``base`` is the address of the map; the other arguments are those of :func:`prefetch`.
     """
     for k in range(len(starts)):
         begin = (starts[k] + _PAGE - 1) // _PAGE * _PAGE

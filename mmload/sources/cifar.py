@@ -1,10 +1,8 @@
 """CIFAR-10 and CIFAR-100 from their python batches: ``cifar-10-batches-py/`` or ``cifar-100-python/``.
 
 The splits ``train`` and ``test`` are tensors in memory (180 MB) that are rows already, so a build without transforms
-takes them in bulk. Nothing that the batches name is imported or called: the standard
-library's ``Unpickler`` reads them with a ``find_class`` that knows only stand-ins for the functions that make up an
-array, after ``pickletools.genops`` has listed the instructions: those of other data are refused by name, and those that
-would exhaust memory, time or the C stack.
+takes them in bulk. Nothing that the batches name is imported or called: the standard library's unpickler reads them
+with a ``find_class`` that knows only what makes up an array, and no function of it is the real one.
 """
 
 from __future__ import annotations
@@ -12,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import pickletools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -149,7 +146,8 @@ class Cifar10Source:
         images, targets, rows = list[Tensor](), list[Tensor](), list[tuple[str, str]]()
         for name in names:
             batch, md5 = _read(folder / name)
-            pixels, labels = _rows_of(batch, labels_key, len(classes), folder / name)
+            with naming(f"{folder / name}: ", to=SourceError):
+                pixels, labels = _rows_of(batch, labels_key, len(classes))
             images.append(pixels)
             targets.append(labels)
             rows += ((f"{name}/{row}", md5) for row in range(len(labels)))
@@ -233,27 +231,20 @@ def _class_names(names: object, path: Path) -> tuple[str, ...]:
     return tuple(_text(name) for name in names)
 
 
-def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int, path: Path) -> tuple[Tensor, Tensor]:
-    data, labels = batch.get("data"), batch.get(labels_key)
+def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int) -> tuple[Tensor, Tensor]:
+    """Returns the images and labels of a batch; raises ValueError if they are no such."""
+    data, labels = batch.get("data"), np.asarray(batch.get(labels_key))
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
-        raise SourceError(f'{path} has no "data" of uint8 [rows, 3072]')
-    if isinstance(labels, np.ndarray) and labels.ndim == 1:
-        labels = labels.tolist()
-    if not isinstance(labels, list) or set(map(type, labels)) - {int} or len(labels) != len(data):
-        raise SourceError(f"{path} has no list {labels_key!r} of {len(data)} integers, one for each row")
-    if labels and not 0 <= min(labels) <= max(labels) < classes:
-        raise SourceError(f"{path} has labels from {min(labels)} to {max(labels)}, expected 0 to {classes - 1}")
+        raise ValueError('it has no "data" of uint8 [rows, 3072]')
+    if labels.dtype.kind not in "iu" or labels.shape != (len(data),):
+        raise ValueError(f"it has no list {labels_key!r} of {len(data)} integers, one for each row")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        raise ValueError(f"it has labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
     rows = np.array(data).reshape(-1, 3, 32, 32)  # a copy: what was read is read-only, which torch warns about
-    return torch.from_numpy(rows), torch.tensor(labels, dtype=torch.int64, device="cpu")
+    return torch.from_numpy(rows), torch.from_numpy(labels.astype(np.int64))
 
 
 # Pickles.
-
-MAX_OPS = 20_000_000
-"""More instructions than this are refused; a batch of 50,000 rows has about 250,000."""
-
-MAX_TUPLES = 1000
-"""More tuples than this are refused, not counting the arguments of calls: nested ones as a key overflow the C stack."""
 
 
 def read_plain_pickle(data: bytes) -> dict[Any, Any]:
@@ -264,126 +255,52 @@ def read_plain_pickle(data: bytes) -> dict[Any, Any]:
             what, and for a call what it would have called.
     """
     with naming("it cannot be read: ", Exception):  # ``load`` may raise any for what is broken
-        _check_instructions(data)
         body = _Unpickler(io.BytesIO(data), encoding="bytes").load()
         if not isinstance(body, dict):
             raise ValueError(f"it holds a {type(body).__name__}, not a dict")
-        for key, value in body.items():
-            if not isinstance(key, str | bytes | int) or isinstance(value, _StandIn | _Dtype):
-                raise ValueError(f"it has a key of type {type(key).__name__}, or a name where data should be")
-        return {key: value.array() if isinstance(value, _Array) else value for key, value in body.items()}
+        return {key: _array_of(value) if isinstance(value, _Made) else value for key, value in body.items()}
 
 
-def _check_instructions(data: bytes) -> None:
-    """Raises ValueError for instructions that plain data does not need, or that ask for more than the file holds."""
-    tuples, last = 0, ""
-    memo: dict[Any, bool] = {}  # place -> whether what is there is surely no tuple
-    for count, (op, argument, _) in enumerate(pickletools.genops(data)):  # it checks the lengths of texts and bytes
-        kind = _KINDS.get(op.name)
-        if kind is None:
-            raise ValueError(f"it has the instruction {op.name}, which plain data does not need; it was not run")
-        tuples += (kind == "tuple") - (op.name == "REDUCE")
-        if count > MAX_OPS or tuples > MAX_TUPLES:
-            raise ValueError(f"it has over {MAX_OPS:,} instructions or {MAX_TUPLES:,} tuples")
-        if kind == "put":
-            place: Any = len(memo) if op.name == "MEMOIZE" else argument
-            if place > count:  # the memo is an array: nine bytes would make it 16 GB
-                raise ValueError(f"it puts into place {place:,} of the memo, with {count:,} instructions so far")
-            memo[place] = last == "value"
-        elif kind == "get" and not memo.get(argument):  # tuples of one tuple, many times over, take forever as a key
-            raise ValueError(f"it gets a tuple or nothing from place {argument:,} of the memo")
-        if op.name != "FRAME":  # may stand between a value and its PUT
-            last = kind
+class _Unpickler(pickle._Unpickler):
+    """The standard one in Python, which calls nothing real.
 
-
-_KINDS = {
-    **dict.fromkeys(
-        (
-            *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT"),
-            *("BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
-            *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_LIST", "LIST"),
-            *("EMPTY_DICT", "DICT", "GLOBAL", "STACK_GLOBAL", "REDUCE"),
-        ),
-        "value",
-    ),
-    **dict.fromkeys(("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"), "tuple"),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), "put"),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), "get"),
-    **dict.fromkeys(("MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD", "PROTO", "FRAME", "STOP"), "change"),
-}
-"""Instruction -> what it leaves on top of the stack: a value that is no tuple, or else what it does."""
-
-
-class _Unpickler(pickle.Unpickler):
-    """The standard one, which finds stand-ins only."""
+    Its memo is a table. That of the one in C is an array, of which nine bytes of a file can ask for 16 GB.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         known = f"{module}.{name}"
-        if known not in _STAND_INS:
+        if known not in _KNOWN:
             raise ValueError(f"it asks to call {known[:80]}, which a CIFAR batch never does; it was not run")
-        return _STAND_INS[known]
+        return _KNOWN[known]
 
 
-class _StandIn:
-    """A function in place of one that a pickle names. No pickle can change it."""
+class _Made:
+    """Parts of an array: its bytes, dtype, shape and order; or of a dtype, of which the first is its code."""
 
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: object) -> Any:
-        return self._function(*arguments)
-
-    def __setstate__(self, state: object) -> None:
-        raise ValueError("it sets the state of a function; it was not run")
-
-
-class _Dtype:
-    """A numpy dtype of integers, by its code. Its state is that of all of them."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        self.code = code.decode("latin1") if isinstance(code, bytes) else code
-        if self.code not in ("u1", "i1", "i2", "i4", "i8"):
-            raise ValueError(f"it has an array of dtype {str(self.code)[:20]!r}, not of integers")
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-class _Array:
-    """Parts of an array; :meth:`array` is called when all is read, as nothing can change it then."""
-
-    def __init__(self, data: object = None, dtype: object = None, shape: object = None, order: object = None) -> None:
-        self._parts = data, dtype, shape, order
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
 
     def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, data = state
-        self._parts = data, dtype, shape, "F" if fortran is True else "C"
-
-    def array(self) -> np.ndarray:
-        """Returns an array over the bytes, without a copy."""
-        data, dtype, shape, order = self._parts
-        if not isinstance(data, bytes | bytearray) or not isinstance(dtype, _Dtype) or not isinstance(shape, tuple):
-            raise ValueError("it has an array without bytes, dtype or shape")
-        if any(type(size) is not int or size < 0 for size in shape) or order not in ("C", "F", b"C", b"F"):
-            raise ValueError("it has an array of a shape that cannot be")
-        flat: np.ndarray = np.frombuffer(data, dtype=f"<{dtype.code}")
-        return flat.reshape(shape[::-1]).transpose() if order in ("F", b"F") else flat.reshape(shape)
+        if len(state) == 5:  # of an array; that of a dtype says nothing more
+            _, shape, dtype, is_fortran, data = state
+            self.parts = data, dtype, shape, "F" if is_fortran else "C"
 
 
-def _encode(text: object, encoding: object = "") -> bytes:
-    """Returns the bytes that Python 3 writes into protocols below 3 as text, a character each."""
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise ValueError("it encodes something that is not latin1 text")
-    return text.encode("latin1")
-
-
-_STAND_INS = {
-    "_codecs.encode": _StandIn(_encode),
-    "__builtin__.bytes": _StandIn(lambda: b""),
-    "numpy.dtype": _StandIn(_Dtype),
-    "numpy.ndarray": _StandIn(_Array),  # an argument of _reconstruct
-    **{f"numpy.{core}.multiarray._reconstruct": _StandIn(lambda *_: _Array()) for core in ("core", "_core")},
-    **{f"numpy.{core}.numeric._frombuffer": _StandIn(_Array) for core in ("core", "_core")},
+_KNOWN = {
+    "_codecs.encode": lambda text, _: str.encode(text, "latin1"),  # bytes in protocols below 3, a character each
+    "__builtin__.bytes": lambda: b"",
+    **dict.fromkeys(("numpy.dtype", "numpy.ndarray"), _Made),
+    **{f"numpy.{core}.multiarray._reconstruct": _Made for core in ("core", "_core")},
+    **{f"numpy.{core}.numeric._frombuffer": _Made for core in ("core", "_core")},
 }
+"""Name of a function -> what is called in its place."""
+
+
+def _array_of(made: _Made) -> np.ndarray:
+    """Returns the array over its bytes, without a copy."""
+    data, dtype, shape, order = made.parts
+    code = _text(dtype.parts[0])
+    if code not in ("u1", "i1", "i2", "i4", "i8"):
+        raise ValueError(f"it has an array of dtype {code[:20]!r}, not of integers")
+    flat: np.ndarray = np.frombuffer(data, f"<{code}")
+    return flat.reshape(tuple(shape), order="F" if _text(order) == "F" else "C")

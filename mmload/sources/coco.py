@@ -60,8 +60,8 @@ _PREFIXES: dict[str, tuple[str | None, ...]] = {
 _BESIDE = "_annotations.coco.json"
 """Name of an annotation file that lies among its images, in a folder for each split, as Roboflow exports them."""
 
-_MOST_RUNS = 2**31
-_LAST_DIGIT = 30  # first bit of the last character of a compressed run
+_MOST_RUN = 2**31
+_MOST_DIGITS = 7  # characters of a compressed run
 _FACTORS = np.array([1, 256, 65536])  # of red, green and blue in the number of a segment
 
 
@@ -299,32 +299,32 @@ def _runs_of(mask: Mapping[str, Any], listed: tuple[int, int] | None) -> npt.NDA
     counts, (height, width) = mask["counts"], mask["size"]
     if listed not in (None, (height, width)):
         raise ValueError(f"its run lengths are of an image of {width} x {height}, listed is {listed[1]} x {listed[0]}")
-    runs = counts if isinstance(counts, list) else decoded_runs(counts.encode("latin-1", "replace"))
-    if not all(0 <= run < _MOST_RUNS for run in runs) or sum(runs) != height * width:
+    is_text = isinstance(counts, str)
+    runs = decoded_runs(counts.encode("latin-1", "replace")) if is_text else np.array(counts, np.int64)
+    if ((runs < 0) | (runs >= _MOST_RUN)).any() or runs.sum() != height * width:
         raise ValueError(f"its run lengths do not cover an image of {width} x {height}")
-    return np.array(runs, np.int32)
+    return runs.astype(np.int32)
 
 
-def decoded_runs(text: bytes) -> list[int]:
-    """Decodes the compressed run lengths of pycocotools: differences of 5 bits per character, from "0" on.
+def decoded_runs(text: bytes) -> npt.NDArray[np.int64]:
+    """Decodes the compressed run lengths of pycocotools: 5 bits of a number per character, from "0" on.
+
+    From the fourth on, a number is the difference from the one two places before.
 
     Raises:
         ValueError: if it has other characters or a larger number, or ends in the middle of one.
     """
-    runs, value, shift = list[int](), 0, 0
-    for code in text:
-        digit = code - 48
-        if not 0 <= digit < 64 or shift > _LAST_DIGIT:
-            raise ValueError("its compressed run lengths are damaged")
-        value |= (digit & 31) << shift
-        shift += 5
-        if digit < 32:  # the last one of a number, whose highest bit is the sign
-            value -= (digit & 16) << (shift - 4)
-            # From the fourth on, a number is the difference from the one two places before.
-            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
-            value = shift = 0
-    if shift:
+    digits = np.frombuffer(text, np.uint8).astype(np.int64) - 48
+    ends = np.flatnonzero(digits < 32)
+    sizes = np.diff(ends, prepend=-1)
+    if ((digits < 0) | (digits >= 64)).any() or sizes.sum() < len(digits) or (sizes > _MOST_DIGITS).any():
         raise ValueError("its compressed run lengths are damaged")
+    starts = ends - sizes + 1
+    places = np.arange(len(digits)) - np.repeat(starts, sizes)
+    runs = np.add.reduceat((digits & 31) << 5 * places, starts)
+    runs -= (digits[ends] & 16) << 5 * sizes - 4  # the highest bit of the last character is the sign
+    for first in (1, 2):
+        runs[first::2] = runs[first::2].cumsum()
     return runs
 
 

@@ -74,7 +74,7 @@ class RunLengths(msgspec.Struct, gc=False):
     """Mask of an object: height and width, and runs, compressed or not."""
 
     size: tuple[int, int]
-    counts: str | list[int]
+    counts: str | list[_Int64]
 
 
 class Annotation(msgspec.Struct, gc=False):

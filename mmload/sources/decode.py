@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Meta
 from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
@@ -75,7 +76,7 @@ FORMATS = (
 )
 """The formats that Pillow may detect. Some of its other formats start programs: EPS runs Ghostscript."""
 
-LOSSY = ("JPEG", "MPO")
+_LOSSY = ("JPEG", "MPO")
 """Formats that do not preserve masks: class numbers change at every edge."""
 
 _BACKGROUND = "0 to 255, or [red, green, blue]"  # msgspec 0.22 crashes on a union of an int with bounds and a tuple
@@ -290,6 +291,47 @@ class RefusedImage(ValueError):
 def _check_pixel_count(width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise RefusedImage(f"{width} x {height} pixels is over the limit of {MAX_PIXELS}: a decompression bomb?")
+
+
+_CODE = np.array([65536, 256, 1])  # red, green, blue as one number
+
+
+def class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """Returns the class of each pixel, uint8 [H, W].
+
+    Raises:
+        ValueError: if the pixels do not say it.
+    """
+    if image.format in _LOSSY:
+        raise RefusedImage(f"it is a {image.format}, which does not keep class numbers")
+    pixels, mode = np.array(image), image.mode
+    if mode in ("LA", "RGBA"):
+        if (pixels[..., -1] != 255).any():
+            raise RefusedImage("it has transparent pixels, of which the class is unclear")
+        pixels, mode = pixels[..., :-1], mode[:-1]
+    if mode == "RGB":
+        codes = pixels.astype(np.int64) @ _CODE
+        colors = voc_colors().astype(np.int64) @ _CODE
+        order = np.argsort(colors)
+        place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
+        unknown = pixels[colors[place] != codes]
+        if len(unknown):
+            raise RefusedImage(
+                f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes; colors of one's own, as "
+                "CVAT's labelmap.txt has them, are not read: write class numbers"
+            )
+        return np.asarray(place, np.uint8)
+    if mode not in ("P", "L", "1"):
+        raise RefusedImage(f"it is of mode {mode}; use palette, gray of at most 8 bits, or VOC's colors")
+    return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]), np.uint8)
+
+
+def voc_colors() -> npt.NDArray[np.uint8]:
+    """Returns the color of each class, uint8 [256, 3], as VOC's devkit makes them: bits of the number, by threes."""
+    numbers = np.arange(256)[:, None, None]
+    places = np.arange(8)
+    bits = (numbers >> (3 * places + np.arange(3)[:, None])) & 1
+    return np.asarray((bits << (7 - places)).sum(2), np.uint8)
 
 
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (

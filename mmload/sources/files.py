@@ -11,15 +11,12 @@ import io
 import os
 import posixpath
 import stat
-import struct
 import threading
 import unicodedata
-import zipfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from itertools import chain, product
 from pathlib import Path, PurePath
@@ -29,7 +26,7 @@ from mmload.errors import RemoteMissingError, SampleError, SourceError, UsageErr
 from mmload.lazy import lazy_property
 from mmload.records import DARK_DEPTH, DTYPES, TURNED, dtype_name
 from mmload.remote.object_store import Found, Objects
-from mmload.remote.urls import PARALLEL, Location, is_url, location
+from mmload.remote.urls import PARALLEL, Location, is_url
 from mmload.runtime.files import open_regular, read_regular
 from mmload.sources import TIME_MARK, Findings
 from mmload.sources.decode import Decoder, describe_content, is_dark_depth, is_turned
@@ -176,11 +173,10 @@ class LocalTree:
         return f"{status.st_size} {TIME_MARK}{status.st_mtime_ns}"
 
     def find(self, *names: str) -> tuple[str, str]:
-        """Finds the first of some names that is a file, and returns the name and the file's :meth:`revision`.
+        """Returns the first of some names that is a file, and its :meth:`revision`; if none is, the first name.
 
-        If none is, it is one whose name differs from one of them in nothing but the Unicode form, as macOS writes names
-        in another one, or the case of the ending, if there is only one such file. Else it returns the first name, and
-        :data:`MISSING`.
+        Before it gives up, it looks for files whose names differ from these in nothing but the Unicode form, as macOS
+        writes names in another one, or the case of the ending; it takes one that is the only such file of its name.
         """
         exact = ((name, self.revision(name)) for name in names)
         found = chain(exact, (spelled for name in names for spelled in self._respelled(name)))
@@ -199,9 +195,8 @@ class LocalTree:
         return found
 
     def notes(self) -> tuple[str, ...]:
-        """Returns a note on the files that :meth:`find` found under another name since the last call."""
-        notes, self._findings = self._findings.notes(), Findings()
-        return notes
+        """Returns a note on the files that :meth:`find` found under another name."""
+        return self._findings.notes()
 
     def check(self, path: str | Path) -> None:
         """Raises SourceError if a path leads out of the root, itself or by one of the folders that it names."""
@@ -258,7 +253,6 @@ class RemoteFiles:
     def __init__(self, base: Location) -> None:
         self.base = base
         self._objects = Objects(base.url)
-        self._elsewhere: dict[str, Objects] = {}
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}  # in order, and each once
         self._coming: dict[str, Future[bytes]] = {}
@@ -352,12 +346,7 @@ class RemoteFiles:
         name, start, size = _parts(name)
         if start is not None:
             return bytes(self._objects.get_range(name, start, size))
-        if not is_url(name):
-            return bytes(self._objects.get(name))
-        found = location(name)
-        bucket = replace(found, prefix="").url
-        objects = self._elsewhere.get(bucket) or self._elsewhere.setdefault(bucket, Objects(bucket))
-        return bytes(objects.get(found.prefix))
+        return bytes(Objects(name).get("") if is_url(name) else self._objects.get(name))
 
 
 Tree = LocalTree | RemoteFiles
@@ -515,8 +504,6 @@ def _tensor_in(data: bytes) -> Tensor:
     """Returns the tensor in the bytes of a ``.pt`` file; raises ValueError, to follow its name."""
     import torch
 
-    if _unpacked(data) > len(data):
-        raise ValueError("is compressed, which torch.save never does; save the tensor with torch.save")
     try:
         tensor: Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a broken file makes it raise nearly anything
@@ -531,15 +518,3 @@ def _tensor_in(data: bytes) -> Tensor:
     if tensor.numel() * tensor.itemsize > max(len(data), tensor.untyped_storage().nbytes()):
         raise ValueError(f"claims {tensor.numel():,} elements and has far fewer")
     return tensor.detach()
-
-
-def _unpacked(data: bytes) -> int:
-    """Returns the number of bytes that a zip archive says it unpacks to; 0 if the data is no archive.
-
-    Those of ``torch.save`` are not compressed: together they are smaller than the file. 3 MB could unpack to 3 GB.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError):  # the second: unknown kinds
-        return 0

@@ -21,9 +21,8 @@ from mmload.runtime.files import read_regular
 from mmload.sources import TIME_MARK, Table, Text
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MOST_BYTES, SampleFiles
-from mmload.sources.listed_split import Item, Listing, check_same_classes, value_at
+from mmload.sources.listed_split import Item, Listing, ValuesSplit, check_same_classes, value_at
 from mmload.sources.objects import read_mask
-from mmload.sources.schema import ValuesSplit
 
 _BOXES = ("bbox", "bboxes", "boxes")
 _LABELS = ("category", "categories", "category_id", "label", "labels", "class", "classes", "class_id")
@@ -126,7 +125,7 @@ class HuggingFaceSplit(ValuesSplit):
     def __init__(self, source: HuggingFaceSource, dataset: Any) -> None:
         import datasets
 
-        leaves = dict(_leaves(dataset.features))
+        leaves = dict(leaves_of(dataset.features))
         pictures = [column for column, feature in leaves.items() if isinstance(feature, datasets.Image)]
         fields = _guessed(leaves) if source.fields is None else dict(source.fields)
         if not pictures:
@@ -146,7 +145,7 @@ class HuggingFaceSplit(ValuesSplit):
         columns = sorted({column.split(".")[0] for column in used})
         self._dataset = dataset.select_columns(columns).with_format("arrow")  # pictures stay encoded
         of_classes = (leaves[fields[field]] for field in ("targets", "labels") if field in fields)
-        names = next((_class_names(feature) for feature in of_classes), ())
+        names = next((class_names_of(feature) for feature in of_classes), ())
         notes = f"columns that are not stored: {', '.join(sorted(leaves.keys() - used))}; name those to store in fields"
         times = " ".join(f"{TIME_MARK}{os.stat(file['filename']).st_mtime_ns}" for file in dataset.cache_files)
         files = (*self._pictures, _VALUES)
@@ -177,7 +176,7 @@ class HuggingFaceSplit(ValuesSplit):
         return values
 
 
-def _leaves(feature: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def leaves_of(feature: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yields the columns of a dataset and their features, with dots for those in others."""
     inner = getattr(feature, "feature", None)  # of a list
     table = feature if isinstance(feature, Mapping) else inner
@@ -185,7 +184,7 @@ def _leaves(feature: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, feature
         return
     for column, each in table.items():
-        yield from _leaves(each, f"{name}.{column}" if name else column)
+        yield from leaves_of(each, f"{name}.{column}" if name else column)
 
 
 def _guessed(leaves: Mapping[str, Any]) -> dict[str, str]:
@@ -193,7 +192,7 @@ def _guessed(leaves: Mapping[str, Any]) -> dict[str, str]:
     fields: dict[str, str] = {}
     for column, feature in leaves.items():
         around, _, name = column.rpartition(".")
-        if _class_names(feature) and not hasattr(feature, "feature") and not around:
+        if class_names_of(feature) and not hasattr(feature, "feature") and not around:
             fields.setdefault("targets", column)
         elif name in _BOXES and "boxes" not in fields:
             fields["boxes"] = column
@@ -203,7 +202,7 @@ def _guessed(leaves: Mapping[str, Any]) -> dict[str, str]:
     return fields
 
 
-def _class_names(feature: Any) -> tuple[str, ...]:
+def class_names_of(feature: Any) -> tuple[str, ...]:
     """Returns the names of a ClassLabel, or of a list of them; none of another feature."""
     return tuple(getattr(getattr(feature, "feature", feature), "names", None) or ())
 

@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TextIO
 
@@ -38,8 +37,6 @@ COLUMNS = ("path", "label", "split", "id", "mask")
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
-
-_OF_PEOPLE = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?\s*%?")  # a number as people write it
 
 _EXACT = 2**53  # float64 holds all integers below
 _LONGEST_CELL = 2**27
@@ -89,13 +86,17 @@ def read_rows(
     suffix = PurePosixPath(str(path)).suffix
     if suffix.lower() not in _NEWLINES:
         raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
-    with naming(f"the list {path} is not UTF-8 text: ", UnicodeDecodeError, to=SourceError):
-        file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=_NEWLINES[suffix.lower()])
-        if suffix.lower() == ".json":
-            rows = Listing(ListRow, _ids(file, str(path)))
-        else:
-            records = (_csv if suffix.lower() == ".csv" else _json_lines)(file, str(path))
-            rows = Listing(ListRow, (_row(record, columns, several, str(path), line) for line, record in records))
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SourceError(f"the list {path}, line {line}, is not UTF-8 text ({error.reason})") from error
+    file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=_NEWLINES[suffix.lower()])
+    if suffix.lower() == ".json":
+        rows = Listing(ListRow, _ids(file, str(path)))
+    else:
+        records = (_csv if suffix.lower() == ".csv" else _json_lines)(file, str(path))
+        rows = Listing(ListRow, (_row(record, columns, several, str(path), line) for line, record in records))
     if not rows:
         raise SourceError(f"the list {path} has no rows")
     return rows
@@ -280,17 +281,17 @@ def _by_names(
 
 
 def _reader(rows: Rows) -> Callable[[Any], Any]:
-    """Returns a function that reads a label: as a number if all labels are numbers as text, as in CSV."""
+    """Returns a function that reads a label: as a number if all labels are numbers, or texts of such, as in CSV."""
     kinds = {type(row.label) for row in rows}
-    if kinds == {str}:
-        if all(_INTEGER.fullmatch(str(row.label)) for row in rows):
-            return int
-        if not all(_NUMBER.fullmatch(str(row.label)) for row in rows):
-            return _unchanged
-    elif float not in kinds or not kinds <= {int, float}:
+    are_texts = kinds == {str} and all(_NUMBER.fullmatch(str(row.label)) for row in rows)
+    if not are_texts and kinds not in ({float}, {int, float}):
         return _unchanged
-    numbers = (float(row.label) for row in rows)  # type: ignore[arg-type]  # all labels are numbers
-    return read_integer if all(each.is_integer() and abs(each) < _EXACT for each in numbers) else float
+    return read_integer if all(_is_whole(row.label) for row in rows) else float
+
+
+def _is_whole(label: Any) -> bool:
+    """Returns whether a number, or the text of one, is an integer that is read exactly."""
+    return bool(_INTEGER.fullmatch(str(label))) or (float(label).is_integer() and abs(float(label)) < _EXACT)
 
 
 def _unchanged(label: Any) -> Any:
@@ -304,28 +305,26 @@ def _kind(label: Label | None) -> str:
 
 
 def _by_number(rows: Rows, number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:
+    """Returns the meaning of labels that are numbers of classes."""
     limit = MAX_CLASSES if classes is None else len(classes)
-    spellings, other = dict[int, Label | None](), ""
+    used = set[int]()
     for row in rows:
         target = number(row.label)
         if not 0 <= target < limit:
             raise SourceError(f"{row.where}: class number {target} is not in 0 to {limit - 1}")
-        if spellings.setdefault(target, row.label) != row.label and not other:
-            other = f"{spellings[target]!r} and {row.label!r} are both class number {target}"
-    notes = [other] if other else []
-    written = rows[0].label
+        used.add(target)
+    written, notes = rows[0].label, tuple[str, ...]()
     if isinstance(written, float) or "." in str(written):
-        notes.append(f"all labels are integral numbers, such as {written!r}: they are read as numbers of classes")
+        notes = (f"all labels are integral numbers, such as {written!r}: they are read as numbers of classes",)
     if classes is not None:
-        return Targets(number, classes, tuple(notes))
-    names = tuple(map(str, range(max(spellings) + 1)))
-    if len(spellings) < len(names):
-        empty = next(islice((each for each in range(len(names)) if each not in spellings), 1))
-        notes.append(
-            f"{len(names) - len(spellings):,} of the class numbers 0 to {len(names) - 1} have no samples, the first is "
-            f"{empty}; a model needs an output for each"
+        return Targets(number, classes, notes)
+    names = tuple(map(str, range(max(used) + 1)))
+    if empty := set(range(len(names))) - used:
+        notes += (
+            f"{len(empty):,} of the class numbers 0 to {len(names) - 1} have no samples, the first is {min(empty)}; a "
+            "model needs an output for each",
         )
-    return Targets(number, names, tuple(notes))
+    return Targets(number, names, notes)
 
 
 def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
@@ -343,8 +342,6 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if name.strip().casefold() in _MISSING:
             yield f"{name!a} is a class of its own; if it stands for a missing label, remove its rows from the list"
-    if all(map(_OF_PEOPLE.fullmatch, names)):
-        yield f"labels such as {names[0]!a:.60} are class names; for numbers to predict write them as 3.5 or 0.5"
     odd = [name for name in names if not _NUMBER.fullmatch(name)]
     if len(odd) == 1 and len(names) > 2:
         yield f"labels are class names and not numbers, because {odd[0]!a:.60} is not a number; all others are"

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mmload.errors import RecipeError, SampleError, SourceError, choices, counted, one_line
+from mmload.errors import RecipeError, SampleError, SourceError, choices, counted, naming, one_line
+from mmload.lazy import lazy_property
 from mmload.records import Sample
 from mmload.runtime.files import read_regular
 from mmload.sources import HasNotes, SourceSplit, Splittable
@@ -32,6 +33,8 @@ from mmload.sources.files import Place, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from mmload.sources.schema import Schema
 
 _RANK = np.dtype([("high", ">u8"), ("low", ">u8")])
 
@@ -273,6 +276,75 @@ class ListedSplit(ABC):
         fields = {"features" if size is None else "images": pixels, **fields}
         losses = {**losses, **more}
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
+
+
+READ = 8
+"""Samples that are read several times, spread over the dataset."""
+
+
+def spread_indices(size: int) -> list[int]:
+    """Returns the numbers of some samples from the first to the last."""
+    return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
+
+
+class ValuesSplit(ListedSplit):
+    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
+
+    The class of a source adds :meth:`values`.
+
+    Attributes:
+        fields: field -> where its value is in a sample.
+    """
+
+    def __init__(
+        self,
+        place: Path | RemoteFiles,
+        decoder: Decoder,
+        items: Listing[Item],
+        classes: tuple[str, ...],
+        notes: tuple[str, ...],
+        *,
+        fields: Mapping[str, str],
+    ) -> None:
+        super().__init__(place, decoder, items, classes, notes, boxes="boxes" in fields)
+        self.fields = fields
+
+    @abstractmethod
+    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
+        """Returns the values of a sample by field; raises ValueError if one is missing."""
+
+    def part(self, samples: Sequence[int]) -> Self:
+        _ = self.schema  # of samples of the whole split
+        return super().part(samples)
+
+    @lazy_property
+    def schema(self) -> Schema | None:
+        """Meaning of the fields, by samples that are spread over the split; None without any.
+
+        Raises:
+            ValueError: if no sample can be read, or they cannot be stored.
+        """
+        if not self.fields:
+            return None
+        from mmload.sources.schema import Schema  # torch, which a build that has nothing to do does not need
+
+        samples = []
+        for index in spread_indices(len(self)):
+            with suppress(SampleError, ValueError):  # raised again when the sample is read
+                samples.append(self.values(index, self.reader(index)))
+        if not samples:
+            with naming("", SampleError):
+                samples.append(self.values(0, self.reader(0)))
+        return Schema(samples, self.decoder, {name: name for name in self.fields})
+
+    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+        if self.schema is None:
+            return Beside({})
+        from mmload.sources.schema import check_classes
+
+        fields = self.schema(self.values(index, files), image)
+        check_classes(fields, self.classes)
+        return Beside(fields, {}, frozenset(self.schema.lists))
 
 
 S = TypeVar("S", bound=ListedSplit)

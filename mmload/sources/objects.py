@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from mmload.errors import naming
 from mmload.pictures.instance_masks import of_boxes
 from mmload.records import CLIPPED, OTHER_SIZE, SWAPPED_SIZE, VOID, ObjectsRecord
-from mmload.sources.decode import LOSSY, RefusedImage, read_with_pillow
+from mmload.sources.decode import class_numbers, read_with_pillow
 from mmload.sources.files import SampleFiles
 from mmload.sources.listed_split import Beside
 
@@ -131,9 +130,6 @@ def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:
     return (f"flips of images will exchange none of the {count} keypoints: no names of left and right were found",)
 
 
-_CODE = np.array([65536, 256, 1])  # red, green, blue as one number
-
-
 def read_mask(files: SampleFiles, name: str) -> Tensor:
     """Reads a class mask as uint8 [H, W]: the indices of a palette, gray levels, or the numbers of VOC's colors.
 
@@ -163,41 +159,3 @@ def read_mask_of(files: SampleFiles, name: str, size: tuple[int, int], classes: 
             f"its mask has the value {int(odd[0])}; classes are 0 to {classes - 1}, and 255 is void; {advice}"
         )
     return mask
-
-
-def class_numbers(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Returns the class of each pixel, uint8 [H, W].
-
-    Raises:
-        ValueError: if the pixels do not say it.
-    """
-    if image.format in LOSSY:
-        raise RefusedImage(f"it is a {image.format}, which does not keep class numbers")
-    pixels, mode = np.array(image), image.mode
-    if mode in ("LA", "RGBA"):
-        if (pixels[..., -1] != 255).any():
-            raise RefusedImage("it has transparent pixels, of which the class is unclear")
-        pixels, mode = pixels[..., :-1], mode[:-1]
-    if mode == "RGB":
-        codes = pixels.astype(np.int64) @ _CODE
-        colors = voc_colors().astype(np.int64) @ _CODE
-        order = np.argsort(colors)
-        place = order[np.searchsorted(colors, codes, sorter=order).clip(max=len(colors) - 1)]
-        unknown = pixels[colors[place] != codes]
-        if len(unknown):
-            raise RefusedImage(
-                f"its color {tuple(unknown[0].tolist())} is none of VOC's colors of classes; colors of one's own, as "
-                "CVAT's labelmap.txt has them, are not read: write class numbers"
-            )
-        return np.asarray(place, np.uint8)
-    if mode not in ("P", "L", "1"):
-        raise RefusedImage(f"it is of mode {mode}; use palette, gray of at most 8 bits, or VOC's colors")
-    return np.ascontiguousarray(pixels.reshape(pixels.shape[:2]), np.uint8)
-
-
-def voc_colors() -> npt.NDArray[np.uint8]:
-    """Returns the color of each class, uint8 [256, 3], as VOC's devkit makes them: bits of the number, by threes."""
-    numbers = np.arange(256)[:, None, None]
-    places = np.arange(8)
-    bits = (numbers >> (3 * places + np.arange(3)[:, None])) & 1
-    return np.asarray((bits << (7 - places)).sum(2), np.uint8)

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from threading import Lock
-from types import FunctionType
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,8 +25,9 @@ from mmload.records import Sample
 from mmload.sources import Values
 from mmload.sources.decode import Decoder
 from mmload.sources.files import check_is_folder
-from mmload.sources.listed_split import check_same_classes
-from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes, spread_indices
+from mmload.sources.huggingface import class_names_of, leaves_of
+from mmload.sources.listed_split import check_same_classes, spread_indices
+from mmload.sources.schema import OF_CLASSES, Key, Schema, check_classes
 from mmload.store.checksum import crc32
 
 _INSTEAD = (
@@ -102,30 +101,25 @@ class PythonSource:
             raise SourceError(f"{spec} failed ({type(error).__name__}: {error})") from error
 
     def _split(self, name: str, dataset: Any) -> PythonSplit:
-        _check_kind(name, dataset)
         size, first = _first_sample(name, dataset)
         with seeded(0):
             others = list(_readable(dataset, spread_indices(size)[1:]))
         with naming(f"split {name}: sample 0: ", to=SourceError):
             schema = Schema([first, *others], self.decoder, self.fields)
         split = PythonSplit(dataset, size, schema, self.concurrent)
-        if (index := find_unsteady(lambda index: checksum(split.read(index).fields), size)) is not None:
-            raise SourceError(f"split {name}: sample {index} changes each time it is read; {_INSTEAD}")
+        if (index := find_random(lambda index: checksum(split.read(index).fields), size)) is not None:
+            raise SourceError(
+                f"split {name}: sample {index} is random, it changes each time it is read or draws numbers; {_INSTEAD}"
+            )
         return split
 
 
-def _check_kind(name: str, dataset: Any) -> None:
-    """Checks that a dataset is map-style and applies nothing random."""
+def _first_sample(name: str, dataset: Any) -> tuple[int, Any]:
+    """Returns the number of samples of a dataset, which must be map-style, and the first one."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__") or isinstance(dataset, Mapping):
         raise SourceError(
             f"split {name} is a {type(dataset).__name__}, expected a map-style dataset, with a length and an index"
         )
-    if (step := random_step(dataset)) is not None:
-        raise SourceError(f"split {name}: its dataset applies {step}, which is random; {_INSTEAD}")
-
-
-def _first_sample(name: str, dataset: Any) -> tuple[int, Any]:
-    """Returns the number of samples of a dataset, and the first one."""
     try:
         size = len(dataset)
         first = dataset[0] if size else None
@@ -230,28 +224,21 @@ def class_names(dataset: Any, key: str) -> tuple[str, ...]:
 
 def _own_classes(dataset: Any) -> tuple[str, ...]:
     """Reads ``classes`` or ``class_to_idx``, which torchvision's datasets have; a class may have several names."""
-    listed = getattr(dataset, "classes", None)
-    numbers = getattr(dataset, "class_to_idx", None)
-    names: tuple[str, ...] = ()
-    if isinstance(listed, list | tuple) and listed:
-        names = tuple(", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in listed)
-    if not isinstance(numbers, Mapping) or not numbers:
-        return names
-    if names and any(numbers.get(name, index) != index for index, name in enumerate(names)):
+    listed, numbers = getattr(dataset, "classes", None), getattr(dataset, "class_to_idx", None)
+    numbers = numbers if isinstance(numbers, Mapping) else {}
+    if not isinstance(listed, list | tuple) or not listed:
+        is_complete = sorted(numbers.values()) == list(range(len(numbers)))
+        return tuple(map(str, sorted(numbers, key=numbers.__getitem__))) if is_complete else ()
+    names = tuple(", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in listed)
+    if any(numbers.get(name, index) != index for index, name in enumerate(names)):
         raise SourceError("the dataset's classes and class_to_idx are in different orders; fix one of them")
-    if names or sorted(numbers.values()) != list(range(len(numbers))):
-        return names
-    return tuple(str(name) for name in sorted(numbers, key=lambda name: int(numbers[name])))
+    return names
 
 
 def _feature_names(dataset: Any, key: str) -> tuple[str, ...]:
-    """Reads ``features[key].names``, which Hugging Face's datasets have; a key with dots leads into other features."""
-    feature = getattr(dataset, "features", None)
-    for part in key.split("."):
-        feature = getattr(feature, "feature", feature)  # of a list of them
-        feature = feature.get(part) if isinstance(feature, Mapping) else None
-    names = getattr(getattr(feature, "feature", feature), "names", None)
-    return tuple(map(str, names)) if isinstance(names, list | tuple) else ()
+    """Reads the names of the feature of a column, which Hugging Face's datasets have."""
+    features = getattr(dataset, "features", None)
+    return class_names_of(dict(leaves_of(features)).get(key)) if isinstance(features, Mapping) else ()
 
 
 def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -260,51 +247,23 @@ def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return next(iter(named.values()))
 
 
-def _is_spec(spec: object) -> bool:
-    module, colon, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
-    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *name.split(".")])
+def _is_spec(spec: str) -> bool:
+    return all(part.isidentifier() for side in spec.partition(":")[::2] for part in side.split("."))
 
 
 def _is_splits(dataset: object) -> bool:
     return isinstance(dataset, Mapping) and bool(dataset) and all(isinstance(name, str) for name in dataset)
 
 
-_ATTRIBUTES = (
-    *("transform", "transforms", "target_transform", "joint_transform", "dataset", "datasets", "lambd"),
-    *("_modules", "__self__", "func", "args", "keywords"),  # of modules, methods and partial functions
-)
-"""Attributes in which datasets keep transforms, transforms keep others, and datasets keep those that they wrap."""
-
-_NO_PARTS = (str, bytes, int, float, np.ndarray, torch.Tensor, FunctionType, type, type(None))
-
-_RANDOM = (
-    *("Random", "ColorJitter", "ScaleJitter", "AutoAugment", "RandAugment", "TrivialAugment", "AugMix"),
-    *("MixUp", "CutMix", "ElasticTransform", "GaussianBlur", "GaussianNoise"),
-)
-
-_LIBRARIES = ("torchvision", "albumentations", "albucore", "kornia", "timm", "monai", "torchio")
-_SWITCHES = (
-    *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomGrayscale", "RandomInvert", "RandomPosterize"),
-    *("RandomSolarize", "RandomAdjustSharpness", "RandomAutocontrast", "RandomEqualize", "RandomApply"),
-)
-"""Steps that draw only whether they apply, so that with a probability of 0 or 1 they are not random."""
-
-_MOST = 10_000
-_LISTED = 100
-"""The most objects to inspect, and the most items of each list; longer lists mostly hold the samples."""
 _TIMES = 3
+"""Number of times that a sample is read, each with another seed."""
 
 
-def random_step(dataset: Any) -> str | None:
-    """Returns the name of a random transform that a dataset, or one that it wraps, applies; None if none is found."""
-    return next((type(each).__name__ for each in _parts(dataset) if _is_random(each)), None)
+def find_random(read: Callable[[int], int], size: int) -> int | None:
+    """Returns the first of some samples that is random; None if there is none.
 
-
-def find_unsteady(read: Callable[[int], int], size: int) -> int | None:
-    """Returns the first of some samples whose checksum changes when it is read again; None if there is none.
-
-    The global generators of torch, numpy and Python are seeded differently for each reading, and restored after it.
-    A sample that cannot be read is skipped.
+    Such a sample has another checksum when it is read again, or draws from a global generator of torch, NumPy or
+    Python, even if it has drawn that it stays as it is. A sample that cannot be read is skipped.
     """
     return next(
         (index for index in spread_indices(size) if len({_reading(read, index, seed) for seed in range(_TIMES)}) > 1),
@@ -312,12 +271,24 @@ def find_unsteady(read: Callable[[int], int], size: int) -> int | None:
     )
 
 
-def _reading(read: Callable[[int], int], index: int, seed: int) -> int | None:
+def _reading(read: Callable[[int], int], index: int, seed: int) -> tuple[int | float, ...] | None:
+    """Returns the checksum of a sample, and the next numbers of the generators that do not go on from the seed.
+
+    A dataset that seeds a generator itself leaves it with the same number each time.
+    """
+    with seeded(7919 * index + seed):
+        untouched = _next_numbers()
     with seeded(7919 * index + seed):
         try:
-            return read(index)
+            found = read(index)
         except Exception:  # whatever the user's dataset raises; the build reports it
             return None
+        numbers = _next_numbers()
+    return found, *(number for number, own in zip(numbers, untouched, strict=True) if number != own)
+
+
+def _next_numbers() -> tuple[float, ...]:
+    return random.random(), np.random.random(), torch.rand((), dtype=torch.float64, device="cpu").item()
 
 
 @contextmanager
@@ -333,35 +304,3 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
-
-
-def _parts(root: Any) -> Iterator[Any]:
-    """Yields an object and all that :data:`_ATTRIBUTES`, lists and tables lead to from it, each once."""
-    waiting: list[Any] = [root]
-    visited: set[int] = set()
-    while waiting and len(visited) < _MOST:
-        each = waiting.pop()
-        if id(each) in visited or isinstance(each, _NO_PARTS):
-            continue
-        visited.add(id(each))
-        yield each
-        if isinstance(each, list | tuple | Mapping):
-            waiting += islice(each.values() if isinstance(each, Mapping) else each, _LISTED)
-            continue
-        for name in _ATTRIBUTES:
-            with suppress(Exception):  # whatever a property of the user's raises
-                waiting.append(getattr(each, name, None))
-
-
-def _is_random(step: Any) -> bool:
-    """Returns whether a step of a known library is random: by its probability, or its name, unless it never draws."""
-    kind = type(step)
-    if kind.__module__.partition(".")[0] not in _LIBRARIES:
-        return False
-    chance = getattr(step, "p", None)
-    if isinstance(chance, int | float) and not getattr(step, "always_apply", False) and 0 < chance < 1:
-        return True
-    if kind.__name__ == "GaussianBlur":
-        return len(set(getattr(step, "sigma", (0, 1)))) > 1
-    never_draws = chance == 0 or (chance == 1 and kind.__name__ in _SWITCHES)
-    return not never_draws and kind.__name__.startswith(_RANDOM)

@@ -6,26 +6,20 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import chain
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from mmload.errors import SampleError, naming
-from mmload.lazy import lazy_property
+from mmload.errors import naming
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
-from mmload.sources.decode import Decoder
-from mmload.sources.files import RemoteFiles, SampleFiles
-from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing
-from mmload.sources.objects import class_numbers
+from mmload.sources.decode import Decoder, class_numbers
 from mmload.store.manifest import is_name
 
 Key = int | str
@@ -45,9 +39,6 @@ _DEEP = 4
 
 _OF_ONE_SHAPE = ("images", "masks", "targets")
 """Fields that are no lists: a vector of targets with zeros behind it would be another target."""
-
-READ = 8
-"""Samples that are read several times, spread over the dataset."""
 
 Like = tuple[torch.dtype, tuple[int | None, ...]]
 
@@ -155,8 +146,6 @@ class Schema:
                 f"{name} needs the field {count} for its length: give boxes without padding, or {name} another name "
                 "in fields"
             )
-        if dtype == torch.bfloat16:
-            raise ValueError(f"{name} is bfloat16 of any length, which is not stored; give float32")
         is_beside = "boxes" in self.lists and name not in ("boxes", *PER_BOX) and dtype != torch.uint8
         if is_beside and all(each[name].ndim and len(each[name]) == len(each["boxes"]) for each in raw):
             raise ValueError(
@@ -181,67 +170,6 @@ def _element(name: str, raw: Sequence[Mapping[str, Tensor]]) -> Like:
         return found.dtype, (None, *found.shape[1:])
     default: dict[str, Like] = {"boxes": (torch.float32, (None, 4)), "labels": (torch.int64, (None,))}
     return default.get(name, (torch.float32, (None,)))
-
-
-def spread_indices(size: int) -> list[int]:
-    """Returns the numbers of some samples from the first to the last."""
-    return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
-
-
-class ValuesSplit(ListedSplit):
-    """Split of images with values of any kind beside them, to which the values of some samples give a meaning.
-
-    The class of a source adds :meth:`values`.
-
-    Attributes:
-        fields: field -> where its value is in a sample.
-    """
-
-    def __init__(
-        self,
-        place: Path | RemoteFiles,
-        decoder: Decoder,
-        items: Listing[Item],
-        classes: tuple[str, ...],
-        notes: tuple[str, ...],
-        *,
-        fields: Mapping[str, str],
-    ) -> None:
-        super().__init__(place, decoder, items, classes, notes, boxes="boxes" in fields)
-        self.fields = fields
-
-    @abstractmethod
-    def values(self, index: int, files: SampleFiles) -> Mapping[str, Any]:
-        """Returns the values of a sample by field; raises ValueError if one is missing."""
-
-    def part(self, samples: Sequence[int]) -> Self:
-        _ = self.schema  # of samples of the whole split
-        return super().part(samples)
-
-    @lazy_property
-    def schema(self) -> Schema | None:
-        """Meaning of the fields, by samples that are spread over the split; None without any.
-
-        Raises:
-            ValueError: if no sample can be read, or they cannot be stored.
-        """
-        if not self.fields:
-            return None
-        samples = []
-        for index in spread_indices(len(self)):
-            with suppress(SampleError, ValueError):  # raised again when the sample is read
-                samples.append(self.values(index, self.reader(index)))
-        if not samples:
-            with naming("", SampleError):
-                samples.append(self.values(0, self.reader(0)))
-        return Schema(samples, self.decoder, {name: name for name in self.fields})
-
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
-        if self.schema is None:
-            return Beside({})
-        fields = self.schema(self.values(index, files), image)
-        check_classes(fields, self.classes)
-        return Beside(fields, {}, frozenset(self.schema.lists))
 
 
 def check_classes(fields: Mapping[str, Tensor], classes: Sequence[str]) -> None:

@@ -111,7 +111,9 @@ class VocSource:
             RecipeError: if the year has to be given.
         """
         findings: dict[str, Findings] = defaultdict(Findings)
-        devkit, years = self._devkit()
+        if self.download:
+            self._fetch()
+        devkit, years = find_years(self._root)
         tree = LocalTree(devkit if years else self._root, self.allow_outside, self._root)
         if years:
             lists = self._lists(tree, years)
@@ -147,13 +149,8 @@ class VocSource:
             )
         return tuple(names)
 
-    def _devkit(self) -> tuple[Path, dict[str, str]]:
-        """Returns the devkit, and the folder of each year in it; downloads what is missing."""
-        if self.download:
-            self._fetch()
-        return find_years(self._root)
-
     def _fetch(self) -> None:
+        """Downloads what is missing."""
         from mmload.sources.download import download_voc
 
         if not self._years:

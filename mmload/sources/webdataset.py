@@ -15,6 +15,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,35 +37,37 @@ from mmload.sources.files import (
     tree_of,
 )
 from mmload.sources.list_rows import ListRow, Targets, targets_of
-from mmload.sources.listed_split import Item, Listing, check_names, value_at, with_held_out
+from mmload.sources.listed_split import Item, Listing, ValuesSplit, check_names, value_at, with_held_out
 from mmload.sources.objects import read_mask
-from mmload.sources.schema import ValuesSplit
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 _WORDS = ("train", "val", "valid", "validation", "test")
 _WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_WORDS)})(?=[^a-z]|$)")
 _MOST_TARS = 1_000_000
-_END = bytes(512)  # of a tar, twice
+_BLOCK = 512  # bytes of a header, and of zeros at the end
 _LABEL = "cls"
 _MOST_LABEL_BYTES = 2**16
+_UNLABELED = "has no label, a file .cls, as others have"
 _DEFAULTS = {"txt": "text", "npy": "features"}
 """Extensions that are stored if nothing else is said, and their fields."""
 
 
-Member = tuple[str, int, int]
-"""File in a tar: its extension, and where its bytes begin and how many they are."""
-
-
 class TarSample(NamedTuple):
-    """Sample as its tar has it: tar, key, members (the image first), label, revision of the tar, and what is wrong.
+    """Sample as its tar has it.
 
-    The label is the content of its ``.cls``; "": it has none, or it is not used.
+    Attributes:
+        tar: name of the tar.
+        key: what the names of its members begin with.
+        members: extension -> where the bytes of a member begin, and how many they are; the image first.
+        label: content of its ``.cls``; "": it has none, or it is not used.
+        revision: that of the tar.
+        fault: why it cannot be read, or "".
     """
 
     tar: str
     key: str
-    members: Sequence[Member]
+    members: Mapping[str, tuple[int, int]]
     label: str
     revision: str
     fault: str
@@ -122,7 +125,7 @@ class WebDatasetSource:
                     samples[split] += found
                     if is_open:
                         findings.add("tars end without a mark and may have been cut off", tar)
-        targets, notes = self._targets(samples), findings.notes()
+        targets, notes = self._targets([each for own in samples.values() for each in own]), findings.notes()
         splits = {name: self._split(own, tree.place, targets, notes) for name, own in samples.items()}
         return with_held_out(splits, lambda item: str(item.own[0]), self.val_fraction, self.seed)
 
@@ -146,56 +149,45 @@ class WebDatasetSource:
     def _indexed(self, tree: Tree, tar: str) -> tuple[list[TarSample], bool]:
         """Returns the samples of a tar, and whether it ends without a mark."""
         revision, is_labeled = tree.revision(tar), "targets" not in (self.fields or {})
+        wanted = [self.image] if self.image else [ending[1:] for ending in EXTENSIONS]
         with tree.open(tar) as file:
             index = TarIndex(file, tar)
         samples = []
-        for key, spans in index.samples.items():
-            members, fault = self._ordered([(extension, *span) for extension, span in spans.items()])
-            if any(start + size > index.bytes for _, start, size in members):
+        for key, members in index.samples.items():
+            images, fault = [extension for extension in members if extension in wanted], ""
+            if len(images) == 1:
+                members = {images[0]: members[images[0]], **members}
+            else:
+                there = f"{len(images) or 'no'} images among its members {', '.join(members)}"
+                fault = f"has {there}; name the extension of one in image"
+            if any(start + size > index.bytes for start, size in members.values()):
                 fault = f"{tar} was cut off within it"
             label = index.labels.get(key, "") if is_labeled else ""
             samples.append(TarSample(tar, key, members, label, revision, fault))
         if index.fault:
-            samples.append(TarSample(tar, f"byte {index.end}", [], "", revision, f"{tar} {index.fault}"))
+            samples.append(TarSample(tar, f"byte {index.end}", {}, "", revision, f"{tar} {index.fault}"))
         return samples, index.is_open
 
-    def _ordered(self, members: list[Member]) -> tuple[list[Member], str]:
-        """Returns the members of a sample, its image first, and why it cannot be read, or ""."""
-        wanted = [self.image] if self.image else [ending[1:] for ending in EXTENSIONS]
-        images = [each for each in members if each[0] in wanted]
-        if len(images) == 1:
-            return [*images, *(each for each in members if each not in images)], ""
-        there = f"{len(images) or 'no'} images among its members {', '.join(extension for extension, _, _ in members)}"
-        return members, f"has {there}; name the extension of one in image"
-
-    def _targets(self, samples: Mapping[str, list[TarSample]]) -> Targets:
-        """Returns the meaning of all labels; a sample without one, where others of its split have one, gets a fault."""
-        classes = tuple(self.classes or ())
-        for own in samples.values():
-            labeled = any(each.label for each in own)
-            for place, each in enumerate(own):
-                if labeled and not each.label and not each.fault:
-                    own[place] = each._replace(fault="has no label, a file .cls, as others have")
-        every = [(split, each) for split, own in samples.items() for each in own]
-        if all(each.fault for _, each in every):
-            first = next((f"; the first, {each.tar}/{each.key}, {each.fault}" for _, each in every), "")
+    def _targets(self, samples: Sequence[TarSample]) -> Targets:
+        """Returns the meaning of all labels."""
+        sound = [each for each in samples if not each.fault]
+        if not sound:
+            first = next((f"; the first, {each.tar}/{each.key}, {each.fault}" for each in samples), "")
             raise SourceError(f"{self.root} has no sample that can be read{first}")
-        rows = [
-            ListRow(each.key, each.label, split, each.key, None, each.tar)
-            for split, each in every
-            if each.label and not each.fault
-        ]
+        rows = [ListRow(each.key, each.label, None, each.key, None, each.tar) for each in sound if each.label]
+        classes = tuple(self.classes or ())
         return targets_of(rows, classes or None) if rows else Targets(lambda label: label, classes)
 
     def _split(
         self, samples: Sequence[TarSample], place: Path | RemoteFiles, targets: Targets, notes: tuple[str, ...]
     ) -> TarSplit:
+        if any(each.label for each in samples):
+            samples = [each if each.label or each.fault else each._replace(fault=_UNLABELED) for each in samples]
         first = next((each for each in samples if not each.fault), samples[0])
-        there = {extension for extension, _, _ in first.members}
-        default = {field: extension for extension, field in _DEFAULTS.items() if extension in there}
+        default = {field: extension for extension, field in _DEFAULTS.items() if extension in first.members}
         fields = default if self.fields is None else dict(self.fields)
-        stored = {*fields.values(), _LABEL, first.members[0][0] if first.members else ""}
-        if rest := sorted(there - {key.split(".")[0] for key in stored} - stored):
+        stored = {*fields.values(), _LABEL, *list(first.members)[:1]}
+        if rest := sorted(first.members.keys() - {key.split(".")[0] for key in stored} - stored):
             notes += (f"files that are not stored: {', '.join(rest)}; name those to store in fields",)
         if first.label:
             fields = {"targets": _LABEL, **fields}
@@ -225,21 +217,21 @@ class TarIndex:
         self._file, self._tar, self._last = file, tar, ""
         file.seek(0)
         try:
-            with tarfile.open(fileobj=file, mode="r:") as archive:
-                while (member := archive.next()) is not None:
+            with tarfile.open(fileobj=file, mode="r:") as archive, suppress(tarfile.HeaderError):
+                while True:  # until what follows is no header
+                    file.seek(self.end)
+                    member = tarfile.TarInfo.fromtarfile(archive)
                     self._add(member)
-                    self.end = archive.offset
-                    archive.members.clear()  # type: ignore[attr-defined]  # else it lists all, a fifth of the time
-        except tarfile.TarError as error:
-            if not self.end:
-                file.seek(0)
-                what = describe_content(file.read(512)) or f"no tar ({error})"
-                raise SourceError(f"{tar} is {what}") from error
-            self.fault = f"is damaged or was cut off at byte {self.end:,} ({error})"
+                    self.end = member.offset_data + member.isreg() * -(-member.size // _BLOCK) * _BLOCK
+        except tarfile.ReadError as error:  # its first header
+            file.seek(0)
+            raise SourceError(f"{tar} is {describe_content(file.read(_BLOCK)) or f'no tar ({error})'}") from error
         file.seek(self.end)
-        after = file.read(len(_END))
-        self.is_open = not after and not self.fault
-        if after != _END and after and not self.fault:
+        after = file.read(_BLOCK)
+        self.is_open = self.end == self.bytes
+        if self.end > self.bytes:
+            self.fault = f"was cut off at byte {self.bytes:,}"
+        elif after.strip(b"\0") or 0 < len(after) < _BLOCK:
             self.fault = f"is damaged at byte {self.end:,}: what follows is no header of a file"
 
     def _add(self, member: tarfile.TarInfo) -> None:
@@ -271,14 +263,14 @@ class TarIndex:
 def _item(sample: TarSample, fields: Mapping[str, str], targets: Targets, is_local: bool) -> Item:
     """Returns a sample as it is read: its image, and the files of which values are stored."""
     label = None if sample.fault or not sample.label else targets.read(sample.label)
-    spans = {extension: span for extension, *span in sample.members if extension != _LABEL or label is None}
-    used = dict.fromkeys(filter(None, (_extension_of(key, spans) for key in fields.values())))
-    spans_read = [span for _, *span in sample.members[:1]] + [spans[extension] for extension in used]
+    others = [extension for extension in sample.members if extension != _LABEL or label is None]
+    used = dict.fromkeys(filter(None, (_extension_of(key, others) for key in fields.values())))
+    image = list(sample.members)[:1]
     words = sample.revision.split()  # a tar that has grown has samples that have not changed
-    revision = [str(label), *(str(size) for _, _, size in sample.members), *(words[-1:] if is_local else words)]
-    name = f"{sample.tar}/{sample.key}" + (f".{sample.members[0][0]}" if sample.members else "")
-    files = [part_of_file(sample.tar, *span) for span in spans_read]
-    return Item(files, " ".join(revision), sample.fault, (label, list(used)), name)
+    sizes = [str(size) for _, size in sample.members.values()]
+    revision = " ".join((str(label), *sizes, *(words[-1:] if is_local else words)))
+    files = [part_of_file(sample.tar, *sample.members[extension]) for extension in (*image, *used)]
+    return Item(files, revision, sample.fault, (label, list(used)), ".".join((f"{sample.tar}/{sample.key}", *image)))
 
 
 def _matching(tree: Tree, pattern: str) -> Iterator[str]:

@@ -26,7 +26,7 @@ from mmload.errors import DamagedError, MmloadError, UsageError, choices, counte
 from mmload.lazy import lazy_property
 from mmload.records import FieldSpec
 from mmload.runtime.host_memory import sections_of
-from mmload.store.dataset_folder import ROW, Folder, MappedRows, Places, open_folder, row_map
+from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, open_folder, row_map
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_numbers import (
     Numbers,
@@ -43,7 +43,7 @@ from mmload.store.row_sources import RowSource, Samples
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
-    from torch.utils.data import ConcatDataset, Subset
+    from torch.utils.data import Subset
 
     from mmload.batch import Batch
     from mmload.pictures.contact_sheet import Cell
@@ -426,70 +426,70 @@ def view_of(dataset: object) -> View:
     """
     from torch.utils.data import ConcatDataset, Subset
 
-    chosen: Numbers | None = None
-    while type(dataset) is Subset:
-        rows = _indices(dataset)
-        chosen = rows if chosen is None else rows[chosen]
-        dataset = dataset.dataset
     if isinstance(dataset, Split):
-        return View(dataset, chosen)
+        return View(dataset)
     if type(dataset) is ConcatDataset:
-        return View(Joined(dataset), chosen)
-    raise _not_splits(dataset)
+        return View(Joined([view_of(part) for part in dataset.datasets]))
+    if type(dataset) is Subset:
+        view = view_of(dataset.dataset)
+        rows = row_numbers(dataset.indices, len(view), "the subset's dataset")
+        return View(view.rows, view.ids(rows))
+    raise TypeError(
+        "a Loader reads a path, a Dataset, a Split, or a Subset or ConcatDataset of splits, "
+        f"not {type(dataset).__name__}; torch's DataLoader takes any dataset"
+    )
 
 
 class Joined:
-    """Rows of a ConcatDataset of splits, with the attributes of a Split that a loader needs.
+    """Rows of a ConcatDataset, with the attributes of a Split that a loader needs.
 
     Attributes:
-        name: name of the split, for messages.
-        fields: name -> dtype and row shape, the same for all splits but for the padding of lists.
-        classes: class names by index, the same for all splits.
+        parts: what is joined, in its order.
+        sources: the splits or concatenations that the parts are of, each of them once.
+        name: name for messages.
+        record: the record of the first source, whose fields and classes are those of all.
+        fields: name -> dtype and row shape, the same for all but for the padding of lists.
+        classes: class names by index.
         reader: reads rows by their number in the concatenation.
-        splits: the splits, each of them once.
         version: None, as there may be several datasets.
     """
 
     version: int | None = None
 
-    def __init__(self, dataset: ConcatDataset[Any]) -> None:
-        self.splits: list[Split] = [part for part in dataset.datasets if isinstance(part, Split)]
-        self._numbers: Numbers | None = None
-        if len(set(map(id, self.splits))) < len(dataset.datasets):
-            self.splits.clear()
-            self._numbers = _numbers_in(dataset, self.splits)  # 8 bytes per row, where they are not just all splits
-        for other in self.splits[1:]:
-            _check_alike(self.splits[0], other)
-        first, self._starts = self.splits[0], np.cumsum([0, *map(len, self.splits)])
-        self.name, self.classes = " + ".join(split.name for split in self.splits), first.classes
-        self.reader = RowReader(partial(JoinedRows, self), first.record.fields)
-        self.fields = {name: self.reader.spec(name) for name in first.fields}
+    def __init__(self, parts: Sequence[View]) -> None:
+        self.parts, self.sources = parts, list(dict.fromkeys(part.rows for part in parts))
+        first, self._starts = self.sources[0], np.cumsum([0, *map(len, parts)])
+        for other in self.sources[1:]:
+            _check_alike(first, other)
+        self.record: SplitRecord = first.record
+        self.classes: tuple[str, ...] = first.classes
+        self.name: str = " + ".join(source.name for source in self.sources)
+        self.reader = RowReader(partial(JoinedRows, self), self.record.fields)
+        self.fields: dict[str, FieldSpec] = {name: self.reader.spec(name) for name in first.fields}
 
     @property
     def digest(self) -> int:
         """63-bit digest of the samples that the rows are made of."""
-        order = None if self._numbers is None else rows_digest(self._numbers)
-        made_of = *(split.digest for split in self.splits), order
+        made_of = [(part.rows.digest, part.subset) for part in self.parts]
         return int.from_bytes(sha256(repr(made_of).encode()).digest()[:8], "little") >> 1
 
     def __len__(self) -> int:
-        return int(self._starts[-1]) if self._numbers is None else len(self._numbers)
+        return int(self._starts[-1])
 
     def check_files(self) -> None:
         """Checks that no file that was opened has changed; raises what a split does."""
-        for split in self.splits:
-            split.check_files()
+        for source in self.sources:
+            source.check_files()
 
-    def by_split(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Yields the index of each split with some of the rows, which of them, and their numbers there."""
-        numbers = rows if self._numbers is None else self._numbers[rows]
-        owners = sections_of(numbers, self._starts[:-1])
+    def by_source(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
+        """Yields the index of the source of each part with some of the rows, which of them, and their numbers there."""
+        owners = sections_of(rows, self._starts[:-1])
         for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
-            owned = np.flatnonzero(owners == owner)
-            yield owner, owned, numbers[owned] - self._starts[owner]
+            part, owned = self.parts[owner], np.flatnonzero(owners == owner)
+            yield self.sources.index(part.rows), owned, part.ids(rows[owned] - self._starts[owner])
 
     def __repr__(self) -> str:
-        return f"{counted(len(self), 'row')} of {', '.join(map(repr, self.splits))}"
+        return f"{counted(len(self), 'row')} of {', '.join(map(repr, self.sources))}"
 
 
 AnySplit: TypeAlias = Split | Joined
@@ -501,71 +501,48 @@ class JoinedRows:
 
     def __init__(self, joined: Joined, name: str) -> None:
         self._joined = joined
-        self._fields = [cast(FieldRows, split.reader.field(name)) for split in joined.splits]
+        self._fields = [cast(FieldRows | JoinedRows, source.reader.field(name)) for source in joined.sources]
         self.spec: FieldSpec = self._fields[0].spec
         self._first_files = np.cumsum([0, *(field.shards for field in self._fields)]).tolist()
+        self.shards: int = self._first_files[-1]
 
     def __len__(self) -> int:
         return len(self._joined)
 
+    def opened(self) -> list[OpenedFile]:
+        """Returns the open files of the rows."""
+        return [file for field in self._fields for file in field.opened()]
+
     def mapped(self, ranks: int = 1) -> MappedRows | None:
-        return row_map(lambda: [file for field in self._fields for file in field.opened()], self.spec, ranks)
+        return row_map(self.opened, self.spec, ranks)
 
     def located(self, rows: Numbers) -> Places:
         places = np.empty(len(rows), ROW)
-        for owner, owned, numbers in self._joined.by_split(rows):
-            found = self._fields[owner].located(numbers)
-            found["file"] += self._first_files[owner]
+        for source, owned, numbers in self._joined.by_source(rows):
+            found = self._fields[source].located(numbers)
+            found["file"] += self._first_files[source]
             places[owned] = found
         return places
 
     def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
-        owners = np.searchsorted(self._first_files, places["file"], "right") - 1
-        for owner in sorted(set(owners.tolist())):
-            owned = np.flatnonzero(owners == owner)
+        sources = np.searchsorted(self._first_files, places["file"], "right") - 1
+        for source in sorted(set(sources.tolist())):
+            owned = np.flatnonzero(sources == source)
             own = places[owned]
-            own["file"] -= self._first_files[owner]
-            self._fields[owner].fill(own, out, starts[owned])
+            own["file"] -= self._first_files[source]
+            self._fields[source].fill(own, out, starts[owned])
 
     def damaged(self, row: int, reason: str) -> DamagedError:
-        ((owner, _, numbers),) = self._joined.by_split(np.array([row]))
-        return self._fields[owner].damaged(int(numbers[0]), reason)
+        ((source, _, numbers),) = self._joined.by_source(np.array([row]))
+        return self._fields[source].damaged(int(numbers[0]), reason)
 
 
-def _numbers_in(dataset: object, splits: list[Split]) -> Numbers:
-    """Returns a dataset's rows by their numbers in all ``splits``, one after another, to which it adds its own."""
-    from torch.utils.data import ConcatDataset, Subset
-
-    if isinstance(dataset, Split):
-        if not any(split is dataset for split in splits):
-            splits.append(dataset)
-        place = next(place for place, split in enumerate(splits) if split is dataset)
-        first = sum(map(len, splits[:place]))
-        return np.arange(first, first + len(dataset))
-    if type(dataset) is ConcatDataset:
-        return np.concatenate([_numbers_in(part, splits) for part in dataset.datasets])
-    if type(dataset) is Subset:
-        return _numbers_in(dataset.dataset, splits)[_indices(dataset)]
-    raise _not_splits(dataset)
-
-
-def _indices(subset: Subset[Any]) -> Numbers:
-    return row_numbers(subset.indices, len(subset.dataset), "the subset's dataset")  # type: ignore[arg-type]  # sized
-
-
-def _check_alike(first: Split, other: Split) -> None:
+def _check_alike(first: AnySplit, other: AnySplit) -> None:
     for what in ("fields", "classes"):  # as stored: lists of any length are alike
         if getattr(first.record, what) != getattr(other.record, what):
             raise UsageError(
                 f"{first!r} and {other!r} have different {what}: they cannot be joined; build them with the same recipe"
             )
-
-
-def _not_splits(dataset: object) -> TypeError:
-    return TypeError(
-        "a Loader reads a path, a Dataset, a Split, or a Subset or ConcatDataset of splits, "
-        f"not {type(dataset).__name__}; torch's DataLoader takes any dataset"
-    )
 
 
 def cells_of_rows(split: Split, rows: Any) -> list[Cell]:

@@ -460,11 +460,11 @@ class MappedRows(Protocol):
 
     def begun(self, places: Places, files: Numbers, starts: Numbers) -> PreparedRows:
         """Asks the system to read rows that are mapped."""
-        from mmload.runtime.resident_pages import announce, can_populate
+        from mmload.runtime.resident_pages import can_populate, prefetch
 
         lengths = np.ascontiguousarray(places["bytes"])
         absent = (
-            announce(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
+            prefetch(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
         )
         return PreparedRows(self, places, files, starts, absent)
 
@@ -509,31 +509,30 @@ class RowMap(MappedRows):
         from mmload.runtime import resident_pages as pages  # compiled only by those who map
 
         self._files, self._pages = files, pages
-        step, sizes = math.lcm(unit, mmap.PAGESIZE), [file.size for file in files]
-        firsts, end = [], 0
-        for size in sizes:
-            firsts.append(end)
-            end = -(-(end + size) // step) * step
-        self.memory = reserved(firsts[-1] + sizes[-1])  # for all, so that one munmap releases everything
-        for file, first in zip(files, firsts, strict=True):
+        sizes = np.array([file.size for file in files], np.int64)
+        step = math.lcm(unit, mmap.PAGESIZE)
+        rooms = -(-sizes // step) * step
+        firsts = np.cumsum(rooms) - rooms
+        self.memory = reserved(int(rooms.sum()))  # for all, so that one munmap releases everything
+        for file, first in zip(files, firsts.tolist(), strict=True):
             if file.size:
                 map_over(self.memory.ctypes.data + first, file.size, file.handle, file.path)
         # A segment is read with its first row only if all files fit into memory: else it would be read for each row.
-        is_small = 1 < unit < pages.SMALL_RANGE and sum(sizes) <= free_memory()
+        is_small = 1 < unit < pages.SMALL_RANGE and int(sizes.sum()) <= free_memory()
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
-        segments = np.cumsum([0, *(-(-size // pages.SEGMENT_BYTES) for size in sizes)])
+        counts = -(-sizes // pages.SEGMENT_BYTES)
         self.ranges = pages.FileRanges(
-            firsts=np.array(firsts, np.int64),
-            ends=np.array(firsts, np.int64) + np.array(sizes, np.int64),
-            known=np.zeros(int(segments[-1]) if is_small else 0, np.uint8),
-            segments=segments[:-1].astype(np.int64),
+            firsts=firsts,
+            ends=firsts + sizes,
+            known=np.zeros(int(counts.sum()) if is_small else 0, np.uint8),
+            segments=np.cumsum(counts) - counts,
             looks=not is_small and _tells_residency(files[0].path),
             reads=any(self._needs_reads),
             handles=np.array([file.handle for file in files], np.int64),
         )
-        self._evictions = pages.EvictionPolicy(sum(sizes) // ranks)
+        self._evictions = pages.EvictionPolicy(int(sizes.sum()) // ranks)
         if not is_small:  # else a fault reads what lies around it, which then is of use
-            for first, size in zip(firsts, sizes, strict=True):
+            for first, size in zip(firsts.tolist(), sizes.tolist(), strict=True):
                 pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
             for file, reads in zip(files, self._needs_reads, strict=True):
                 if reads:  # else it reads up to 1.8 times the requested bytes

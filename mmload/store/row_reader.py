@@ -347,7 +347,7 @@ Bytes = npt.NDArray[np.uint8]
 _MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
 
 
-@numba_compiled("void(uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1])")
+@numba_compiled("uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1]")
 def copy_ranges(
     memory: Bytes, starts: Numbers, lengths: Numbers, out: Bytes, places: Numbers
 ) -> None:  # pragma: no cover

@@ -247,7 +247,7 @@ def _bits(code: Any) -> Any:
     return (eights * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-@numba_compiled("int64(uint64[::1], int64, int64, int64, int64, int64[:, ::1])")
+@numba_compiled("uint64[::1], int64, int64, int64, int64, int64[:, ::1]", returns="int64")
 def write_close_pairs(codes: Hashes, start: int, stop: int, low: int, high: int, out: Numbers) -> np.int64:
     """Compares codes from ``start`` to ``stop`` with later ones from ``low`` to ``high``.
 

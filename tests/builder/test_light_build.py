@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from every_source import coco, devkit, folders, only_boxes, table
+from every_source import coco, devkit, folders, only_boxes, table, tars
 from PIL import Image
 
 from mmload.builder.pipeline import build
@@ -36,6 +36,7 @@ SOURCES = {
     "coco": (coco("instances"), {}),
     "yolo": (only_boxes, {}),
     "voc": (devkit, {"task": "detection", "image_set": "train"}),
+    "webdataset": (tars, {}),
     "voc classes": (devkit, {"task": "classification", "image_set": "train"}),
 }
 

@@ -28,7 +28,7 @@ def test_sums_and_rows_are_numpys(
     order = (0, 2, 1, 3) if by_lines else (0, 1, 2, 3)
     rows, sums = np.empty(images.transpose(order).shape, np.uint8), np.zeros((2, channels), np.int64)
     for image, row in zip(images, rows, strict=True):
-        copy_and_sum(image, row, sums, by_lines, *window)
+        copy_and_sum(image.ctypes.data, *image.strides, row, sums, by_lines, *window)
     assert (rows.transpose(order) == images).all()
     inside = images[:, :, top : top + window[2], left : left + window[3]]
     assert sums.tolist() == plain(inside)
@@ -37,7 +37,7 @@ def test_sums_and_rows_are_numpys(
 @pytest.mark.parametrize("shape", [(1, 1, 70_000), (3, 300, 300), (1, 70_000, 1)])
 def test_white_does_not_overflow(shape: tuple[int, ...]) -> None:
     white, sums = np.full(shape, 255, np.uint8), np.zeros((2, shape[0]), np.int64)
-    copy_and_sum(white, white, sums, False, 0, 0, *shape[1:])
+    copy_and_sum(white.ctypes.data, *white.strides, white, sums, False, 0, 0, *shape[1:])
     assert sums.tolist() == plain(white[None])
 
 

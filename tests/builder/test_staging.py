@@ -100,10 +100,12 @@ def test_staging_goes_on_with_discards_or_refuses_what_it_finds(
     out = (tmp_path / "out").resolve()
     if found in ("own", "other"):
         interrupted(build, recipe(source, out, **({} if found == "own" else {"transforms": square(24)})), after=8)
-    elif found != "nothing":
-        Staging(out, *[{"recipe": {}, "fingerprint": "", "versions": {}}] * (found == "empty")).__exit__(
-            None, None, None
-        )
+    elif found == "empty":
+        with Staging(out, {"recipe": {}, "fingerprint": "", "versions": {}}):
+            pass
+    elif found == "no plan":
+        (tmp_path / ".out.building").mkdir()
+        (tmp_path / ".out.building" / "lock").write_bytes(MARK)
     run = {
         "alone": build,
         "overwrite": lambda asked: build(asked, overwrite=True),

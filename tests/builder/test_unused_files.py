@@ -8,13 +8,11 @@ import pytest
 import torch
 from building import make_pictures, recipe
 from conftest import contents
-from small_disks import fill, small_disk_at
 
 import mmload
 from mmload.builder.dataset_change import compact, remove_unused
 from mmload.builder.pipeline import build, update
 from mmload.builder.recipe import VariableLayout
-from mmload.builder.staging import Staging
 from mmload.builder.verify import verify
 from mmload.errors import StoreError, UsageError
 
@@ -68,24 +66,6 @@ def test_kept_versions_can_be_opened(made):
     third = rows_of(made.out, 3)
     assert remove_unused(made.out, keep=2).versions == (1, 2)
     assert rows_of(made.out, 3) == third
-
-
-@pytest.mark.parametrize("has_working_folder", [False, True])
-def test_a_full_disk_is_no_obstacle(source, tmp_path, has_working_folder):
-    with small_disk_at(tmp_path / "disk", "2m") as place:
-        made = recipe(source, place / "out")
-        build(made)
-        sorted(source.rglob("*.*"))[0].unlink()
-        update(made)
-        if has_working_folder:
-            Staging(made.out).__exit__(None, None, None)
-        rows = rows_of(made.out)
-        fill(place / "hog")
-        assert remove_unused(made.out).versions == (1,)
-        assert verify(made.out) == []
-        assert rows_of(made.out) == rows
-        assert {path.name for path in place.iterdir()} == {"out", "hog"}
-        assert not (made.out / "versions").exists()
 
 
 def test_a_dry_run_removes_nothing(made):

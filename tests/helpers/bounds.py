@@ -18,7 +18,7 @@ def check_bounds() -> None:
     def load(symbol: str, compile_: Any) -> int:
         from mmload.runtime.kernel_compiler import c_function
 
-        _CHECKED.append(c_function(compile_.__self__, compile_.__self__.signature))
+        _CHECKED.append(c_function(compile_.__self__))
         return int(_CHECKED[-1].address)
 
     kernels.load = load

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
-from mmload.remote import cache_folder, cached_dataset
-from mmload.remote.cache_folder import CacheFolder
+from mmload.remote.cache_folder import NAME, CacheFolder
 from mmload.remote.chunk_map import ChunkMap
 from mmload.store.dataset import Dataset
 
@@ -19,19 +20,26 @@ SMALL_CHUNKS = f"from mmload.remote import chunks; chunks.CHUNK_BYTES = {CHUNK_B
 """Line of a program that makes chunks as small as they are in tests."""
 
 
+OPENED: WeakSet[CacheFolder] = WeakSet()
+
+
+class NotedFolder(CacheFolder):
+    """A cache that :func:`end_all` knows."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        OPENED.add(self)
+
+
 def end_all() -> None:
-    """As if this process had ended: the next opening begins with what lies in the cache."""
-    for folder in list(cached_dataset._OPENED.values()):
-        folder.close()
-    cached_dataset._OPENED.clear()
-    cache_folder._FOLDERS.clear()
+    """As if this process had ended: nothing that was opened in a cache is in use any more."""
+    for cache in OPENED:
+        cache.close()
 
 
-def cache_of(dataset: Dataset) -> CacheFolder:
-    """The cache that a dataset is read through."""
-    folder = dataset["train"].folder
-    assert hasattr(folder, "cache")
-    return folder.cache
+def used_bytes(cache: Path) -> int:
+    """The count of the bytes of chunks in a cache."""
+    return int((cache / NAME).read_bytes()[-20:])
 
 
 def map_of(dataset: Dataset, field: str = "images") -> ChunkMap:

@@ -5,7 +5,9 @@ Frozen builds are made of them: after a change here, tests/net has to be frozen 
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,4 +160,17 @@ def vectors(root: Path) -> Path:
     labels = {name: [row / 4, -row] for row, name in enumerate(names)}
     body = {"partition": {"train": names[:5], "validation": names[5:]}, "labels": labels}
     (root / "ids.json").write_text(json.dumps(body))
+    return root
+
+
+def tars(root: Path) -> Path:
+    """Writes tars of pictures with labels in WebDataset's layout."""
+    save_picture(root / "0.png", 30, 40)
+    for split, count in (("train", 2), ("val", 1)):
+        with tarfile.open(root / f"set-{split}-0.tar", "w") as tar:
+            for number in range(count):
+                tar.add(root / "0.png", f"{number}.png")
+                label = tarfile.TarInfo(f"{number}.cls")
+                label.size = 1
+                tar.addfile(label, io.BytesIO(b"1"))
     return root

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mmload.render.kernel_arguments import WINDOW, Operations
+from mmload.render.kernel_arguments import PLACE, PLANES, WINDOW, Operations
 from mmload.render.level_kernels import run_operations
 
 
@@ -24,13 +24,18 @@ def ran(
         flips: [B] bits, due before the operations; None: none.
     """
     out = images.clone(memory_format=torch.contiguous_format)
-    count, channels = out.shape[:2]
+    count, channels, height, width = out.shape
+    places = np.array([(0, 0, height, height, width, PLANES, 1)] * count, PLACE)
+    places["start"] = np.arange(count) * (channels * height * width)
     windows = np.zeros(count, WINDOW)
     windows["flips"] = 0 if flips is None else flips
     fills_of_slots = np.array(fills, np.int64).reshape(-1, channels)
     run_operations(
-        out.numpy(),
+        out.numpy().reshape(-1),
+        places,
+        channels,
         windows,
         Operations(np.array(codes, np.int64), np.array(numbers, np.float32), fills_of_slots),
+        np.array([0, count]),
     )
     return out, windows["flips"].tolist()

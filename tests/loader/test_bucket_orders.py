@@ -27,7 +27,7 @@ from mmload.augment import (
     Resize,
     Views,
 )
-from mmload.batch import Batch, make_batch
+from mmload.batch import make_batch
 from mmload.errors import UsageError
 from mmload.loader import order as order_module
 from mmload.loader.order import Order, bucket_order, shuffled_order, stored_order
@@ -109,21 +109,6 @@ def test_bucket_batch_places_complete_images_at_the_top_left(path: Path) -> None
             assert torch.equal(batch.images[k], image)
             assert torch.equal(batch.masks[k], mask)
             assert batch.boxes[k].tolist() == [[0, 0, width, height]]
-
-
-def test_torchvision_gets_each_image_and_mask_in_its_own_size(path: Path) -> None:
-    split = open_dataset(path)["train"]
-    collate = Collate(RandomHorizontalFlip(1.0), dtype=torch.uint8)
-    options: dict[str, Any] = {"order": by_aspect("sequential"), "batch_size": 4, "collate": collate}
-    fields = ("images", "masks", "boxes", "counts", "image_sizes", "ids")
-    for images, masks, boxes, counts, sizes, ids in Loader(path, returns=fields, **options):
-        labels = torch.zeros_like(boxes[..., 0], dtype=torch.int64)
-        made = Batch(images, None, boxes, labels, None, counts, masks, image_sizes=sizes, batch_size=[len(ids)])
-        for i, image, target in zip(ids.tolist(), *made.to_torchvision(), strict=True):
-            shown = split[i].images.flip(2)
-            assert torch.equal(image, shown)
-            assert torch.equal(target["masks"], shown[0])
-            assert target["boxes"].tolist() == [[0, 0, SIZES[i][1], SIZES[i][0]]]
 
 
 def test_sizes_on_the_canvas_stay_only_where_no_later_step_moves_or_mixes_images(path: Path) -> None:

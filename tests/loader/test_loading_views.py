@@ -28,7 +28,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
 from mmload.loader import Loader, tiers
-from mmload.loader.arguments import resolve_device
+from mmload.loader.loader import resolve_device
 from mmload.remote.opening import open as open_dataset
 from mmload.render.rendering import Rendering
 from mmload.store import row_reader

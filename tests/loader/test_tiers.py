@@ -82,8 +82,8 @@ def test_rows_that_are_not_in_memory_arrive_while_they_are_rendered(tmp_path: Pa
     for is_cold in (True, False):
         [part] = tier.parts(np.arange(40), at_once=False)
         lines = part.lines(at_once=False)
-        assert (lines.arrival.address != 0) == is_cold
+        assert (lines.arrival is not None) == is_cold
         whole = part.lines(at_once=True)
-        assert whole.arrival.address == 0
+        assert whole.arrival is None
         stored, rows = whole.batch((3, 200, 200))
         assert np.array_equal(stored[rows], images)

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cached_datasets import SMALL_CHUNKS, cache_of, check_rows, end_all, map_of, stored_bytes
+from cached_datasets import SMALL_CHUNKS, check_rows, end_all, map_of, stored_bytes, used_bytes
 from forked_program import Program, in_a_fork
 from meanwhile import dying_at
 from small_disks import fill, small_disk_at
@@ -25,7 +24,7 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import StoreError, UsageError
-from mmload.remote import cache_folder, cached_dataset, chunk_files, chunk_map
+from mmload.remote import cache_folder, chunk_map
 from mmload.remote.cache_folder import NAME, CacheFolder
 from mmload.remote.copies import push
 from mmload.store.dataset import Dataset
@@ -159,7 +158,10 @@ def test_a_cache_leaves_everything_alone_that_it_did_not_write(url: str, local: 
         outside / inside / "1.chunk",
         outside / inside / "1.chunk.passing",
     ]
-    own = [unused / inside / name for name in ("7.chunk", "8.chunk.incoming", "9.chunk.passing")]
+    own = [
+        unused / inside / name
+        for name in ("7.chunk", "8.chunk.fetching", "9.chunk.passing", "9.chunk.passing.0f.partial")
+    ]
     for path in [*strange, *own]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(100_000))
@@ -193,7 +195,7 @@ for start in range(4):
         begin.touch()
         assert [ended(process).split() for process in running] == [["ready", *expected]] * 4
         begin.unlink()
-        assert 0 < stored_bytes(cache) <= CacheFolder(cache, limit).used <= limit
+        assert 0 < stored_bytes(cache) <= used_bytes(cache) <= limit
         shutil.rmtree(cache)
 
 
@@ -207,15 +209,15 @@ def test_full_disk_is_one_error_and_nothing_is_lost(url: str, local: Dataset, tm
         fill(place / "filling")
         with pytest.raises(StoreError, match=r"cache .*\(No space left on device\)"):
             check_rows(remote or mmload.open(url, cache=place / "cache"), local)
-        until(lambda: not list(place.rglob("*.incoming")))  # of other chunks of the same rows
+        until(lambda: not list(place.rglob("*.fetching")))  # of other chunks of the same rows
         (place / "filling").unlink()
         remote = remote or mmload.open(url, cache=place / "cache")
         rows = np.array([3, 5])
         for _ in range(2):
             read, expected = (dataset["train"].reader.array("images", rows) for dataset in (remote, local))
             assert np.array_equal(read, expected)
-        assert cache_of(remote).used == stored_bytes(place)
-        assert not list(place.rglob("*.incoming"))
+        assert used_bytes(place / "cache") == stored_bytes(place)
+        assert not [*place.rglob("*.fetching"), *place.rglob("*.partial")]
 
 
 def test_one_cache_serves_two_datasets_and_two_splits_in_two_processes(
@@ -247,7 +249,7 @@ def test_a_limit_below_one_batch_reads_every_row(url: str, local: Dataset, cache
 def test_a_process_stopped_in_a_fetch_does_not_stop_others(
     url: str, local: Dataset, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk_files, "_WAIT_S", 0.05)
+    monkeypatch.setattr(cache_folder, "_WAIT_S", 0.05)
     process = in_process(f"""from mmload.remote.object_store import Objects
 def wait(*_): print("waits", flush=True); time.sleep(100)
 Objects.get_range = wait
@@ -270,16 +272,17 @@ def test_a_survey_of_a_truncated_mark_that_is_killed_leaves_no_count_that_is_too
     check_rows(remote, local)
     os.truncate(cache / NAME, 0)
     with dying_at(CacheFolder, "_survey"):
-        _ = cache_of(remote).used
-    end_all()
-    assert CacheFolder(cache, None).used == stored_bytes(cache) > 0
+        mmload.open(url, cache=cache)
+    mmload.open(url, cache=cache)
+    assert used_bytes(cache) == stored_bytes(cache) > 0
 
 
 def test_a_count_that_a_killed_process_left_too_high_is_corrected(url: str, local: Dataset, cache: Path) -> None:
     check_rows(mmload.open(url, cache=cache), local)
     end_all()
     (cache / NAME).write_bytes((cache / NAME).read_bytes()[:-20] + b"%020d" % 10**9)
-    assert cache_of(mmload.open(url, cache=cache)).used == stored_bytes(cache) > ROWS * ROW_BYTES
+    mmload.open(url, cache=cache)
+    assert used_bytes(cache) == stored_bytes(cache) > ROWS * ROW_BYTES
 
 
 def test_processes_that_are_killed_leave_nothing_that_is_taken_for_whole(url: str, local: Dataset, cache: Path) -> None:
@@ -308,39 +311,31 @@ while True:
             content, number = path.read_bytes(), int(path.name.partition(".")[0])
             assert content[-3 * ROW_BYTES :] == stored[number * 3 * ROW_BYTES :][: 3 * ROW_BYTES]
         remote = mmload.open(url, cache=cache, cache_limit=limit)
-        assert cache_of(remote).used == stored_bytes(cache) <= limit
-        assert not [*cache.rglob("*.incoming"), *cache.rglob("*.passing")]
+        assert used_bytes(cache) == stored_bytes(cache) <= limit
+        assert not [*cache.rglob("*.partial"), *cache.rglob("*.fetching"), *cache.rglob("*.passing")]
         check_rows(remote, local)
         end_all()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("held", ["opening", "cache", "indexing", "map", "files"])
-def test_a_forked_process_does_not_wait_for_a_lock_of_its_parents_threads(
-    url: str, local: Dataset, cache: Path, held: str
-) -> None:
+def test_a_forked_process_is_told_to_be_spawned_and_waits_for_no_lock(url: str, local: Dataset, cache: Path) -> None:
     remote = mmload.open(url, cache=cache)
     check_rows(remote, local)
     loader = mmload.Loader(remote["train"], batch_size=ROWS, threads=1, fields=["images"])
     assert len(list(loader)) == 1
-    of_cache, chunks = remote["train"].folder, map_of(remote)
 
     def child() -> None:
-        check_rows(remote, local)
-        with of_cache._indexing:
-            pass
-        with pytest.raises(UsageError, match="before this process was forked"):
-            mmload.open(url, cache=cache)
-        assert len(list(loader)) == 1
+        for use in (
+            lambda: check_rows(remote, local),
+            lambda: list(loader),
+            lambda: remote.folder.ensure_index("train", "images"),
+            lambda: mmload.open(url, cache=cache),
+        ):
+            with pytest.raises(UsageError, match="before this process was forked"):
+                use()
 
-    lock = {
-        "opening": cached_dataset._OPENING,
-        "cache": of_cache._lock,
-        "indexing": of_cache._indexing,
-        "map": chunks._lock,
-        "files": chunks.files._lock,
-    }[held]
-    with lock:  # as a thread of this process may have it, when it forks
+    chunks = map_of(remote)
+    with remote.folder._lock, chunks._lock, chunks.files._lock:  # as threads of this process may, when it forks
         assert in_a_fork(child)
     loader.close()
 
@@ -372,41 +367,24 @@ def test_random_acts_of_one_process_agree_with_a_model(
     monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
     remote = mmload.open(url, cache=cache, cache_limit=limit)
     for _ in range(300):
-        act = draw.choice(("read", "read", "delete", "replace", "epoch"))
+        act = draw.choice(("read", "delete", "replace"))
         files = sorted(cache.rglob("*.chunk*"))
         if act == "read":
             rows = np.array(draw.choices(range(ROWS), k=draw.randrange(1, 9)))
             read, expected = (dataset["train"].reader.array("images", rows) for dataset in (remote, local))
             assert np.array_equal(read, expected)
-        elif act == "epoch":
-            map_of(remote).begin_epoch(iter(()))
         elif files:
             path = draw.choice(files)
             size = path.stat().st_size
             path.unlink()  # one that is truncated in its use would end this process
             if act == "replace":
                 path.write_bytes(bytes(draw.randrange(size)))
-        assert stored_bytes(cache) <= min(limit, cache_of(remote).used)
+        assert stored_bytes(cache) <= min(limit, used_bytes(cache))
         assert len(list(cache.rglob("*.passing"))) <= 4
-
-
-def test_chunks_that_no_epoch_uses_any_more_make_room(
-    url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunk_map, "MOST_IDLE", 0)
-    monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
-    remote = mmload.open(url, cache=cache, cache_limit=7 * ROW_BYTES)
-    fetched = [0]
-    for first in (0, 12, 12, 12):
-        with mmload.Loader(remote["train"].subset(range(first, first + 6)), batch_size=2, threads=1) as loader:
-            assert all(torch.equal(batch.images, local["train"].rows(batch.ids).images) for batch in loader)
-        fetched.append(map_of(remote).files.fetched_bytes // (3 * ROW_BYTES))
-    assert fetched[1] == 2
-    assert fetched[-1] == fetched[-2]
 
 
 def test_a_fetching_thread_that_cannot_start_is_an_error_and_no_wait(url: str, local: Dataset, cache: Path) -> None:
     remote = mmload.open(url, cache=cache)
-    with dying_at(threading.Thread, "start", RuntimeError):
+    with dying_at(chunk_map, "start_new_thread", RuntimeError):
         check_rows(remote, local)
     check_rows(remote, local)

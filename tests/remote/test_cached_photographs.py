@@ -110,7 +110,7 @@ def test_checksums_of_other_chunks_are_written_anew(
     for file in lists:
         file.write_bytes(file.read_bytes()[:4] + bytes(40))
     remote = mmload.open(url, cache=tmp_path / "cache")["train"]
-    with pytest.raises(DamagedError, match=r"bytes.memmap.crc32 does not belong to the manifest; push the dataset"):
+    with pytest.raises(DamagedError, match=r"bytes.memmap.crc32 is not the file that the manifest names; push it"):
         _ = remote[0]
     assert push(photographs.path, url).files == len(lists)
     assert torch.equal(remote[0].images, photographs["train"][0].images)

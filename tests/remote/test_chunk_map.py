@@ -150,10 +150,14 @@ def test_prefetch_stays_a_window_ahead_and_ends(
 ) -> None:
     rows, split, _ = mapped
     monkeypatch.setattr(chunk_map_module, "WINDOW", 3)
-    coming = iter(range(20))
+    coming = (chunk for chunk in range(20))
     rows.begin_epoch(coming)
     for used in range(5):
         rows.release(prepared(rows, split, [2 * used])[0])
     assert rows.files.fetched_bytes <= 9 * 2 * 81675
-    rows.end_prefetch(coming)
-    until(lambda: mapped_chunks(tmp_path) <= 2)  # what was being fetched ends
+    del coming
+    rows.begin_epoch(chunk for chunk in ())  # what was fetched ahead is in use no longer, once that ends
+    until(lambda: not rows._arriving)
+    rows.release(prepared(rows, split, [39])[0])
+    assert mapped_chunks(tmp_path) <= 2
+    assert rows.files.fetched_bytes <= 13 * 2 * 81675

@@ -148,11 +148,9 @@ def test_a_pull_goes_on_with_the_next_file_in_parts(
 def test_what_came_of_another_dataset_is_not_taken(
     dataset: Dataset, pushed: str, bucket: Bucket, tmp_path: Path
 ) -> None:
-    staging = tmp_path / ".back.pulling"
-    file = staging / "dataset" / "train" / "000000" / "images.memmap"
+    file = tmp_path / ".back.pulling" / ("0" * 32) / "train" / "000000" / "images.memmap"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(15_360))  # as many as there are
-    (staging / "contents").write_text("of another")
     pull(pushed, tmp_path / "back")
     assert contents(tmp_path / "back") == contents(dataset.path)
 
@@ -161,7 +159,8 @@ def test_a_killed_pull_goes_on(dataset: Dataset, pushed: str, bucket: Bucket, tm
     bucket.faults(stall="000002/images.memmap")  # which is asked for again and again
     code = f"from mmload.remote.copies import pull; pull({pushed!r}, {str(tmp_path / 'back')!r}, parallel=1)"
     process = Program(code, [])
-    arrived = tmp_path / ".back.pulling" / "dataset" / "train" / "000001" / "images.memmap"
+    work = tmp_path / ".back.pulling" / dataset.folder.identity[:32]
+    arrived = work / "train" / "000001" / "images.memmap"
     until(arrived.exists)
     process.send_signal(signal.SIGKILL)
     process.ended()

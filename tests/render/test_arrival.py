@@ -11,9 +11,10 @@ from PIL import Image
 from simplejpeg import decode_jpeg
 from variable_datasets import some_images
 
-from mmload.render.arrival import arrive, bring
-from mmload.render.kernel_arguments import NEEDED, PIXELS, PLACE, PRESENT, REFUSED, ImageLines
+from mmload.render.arrival import arrive
+from mmload.render.kernel_arguments import NEEDED, PIXELS, PLACE, REFUSED, Arrival, ImageLines
 from mmload.runtime import turbojpeg
+from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import HANDLE, TurboDecoder, turbojpeg_library
 
 LIBRARY = turbojpeg_library()
@@ -37,8 +38,8 @@ def lines_of(
     lengths = np.array([len(row) for row in rows])
     pixels = np.array([height * width * channels for height, width in sizes])
     places = [(0, 0, height, height, width, PIXELS, 1) for height, width in sizes]
-    arrival = PRESENT._replace(
-        address=arrive.address,
+    arrival = Arrival(
+        ranges=NO_FILES,
         files=np.zeros(len(rows), np.int64),
         absent=np.zeros(len(rows), np.int64),
         jpeg=np.ones(len(rows), np.bool_),
@@ -65,7 +66,7 @@ def test_decoded_lines_equal_those_of_simplejpeg(channels: int, shrink: int) -> 
     rows = [jpeg(size, channels, **kind) for size, kind in zip(sizes, options, strict=True)]
     needed = [(height // 3, height // 3 + max(1, height // 4), shrink) for height, _ in sizes]
     lines = lines_of(rows, sizes, needed, channels)
-    bring(lines, len(rows))
+    arrive(lines.stored, lines.arrival, np.array([0, len(rows)]))
     assert lines.arrival.failed[0] == -1
     for k, (row, (height, width), (first, stop, _)) in enumerate(zip(rows, sizes, needed, strict=True)):
         sides = -(-height // shrink), -(-width // shrink)
@@ -85,11 +86,11 @@ def test_a_row_that_is_refused_stops_the_call_and_the_decoder_is_made_anew() -> 
     whole = jpeg((40, 50))
     for broken in (whole[:300], b"\xff\xd8" + bytes(90), jpeg((50, 40)), jpeg((40, 50), mode="CMYK")):
         lines = lines_of([whole, broken, whole], sizes, needed)
-        bring(lines, 3)
+        arrive(lines.stored, lines.arrival, np.array([0, 3]))
         assert lines.arrival.failed.tolist() == [1, REFUSED]
         assert lines.arrival.decoder[HANDLE] == 0
         lines.arrival.failed[:] = -1, 0
-        arrive(lines, 2)
+        arrive(lines.stored, lines.arrival, np.array([2, 3]))
         assert lines.arrival.failed[0] == -1
         assert np.array_equal(lines.decoded[-40 * 50 * 3 :].reshape(40, 50, 3), decode_jpeg(whole, "RGB"))
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from mmload.render.canvas_kernels import paint
-from mmload.render.kernel_arguments import LINES, PAINT, PIXELS, PLACE, PLANES, TILE, ImageLines
+from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, TILE, Composed, Lines
 from mmload.runtime import kernel_compiler, kernels, machine_code, numba_intrinsics
 from mmload.runtime.kernels import Kernel
 
@@ -45,14 +45,14 @@ def expected(image: Array, map_: Array, limits: Array, out: Array) -> Array:
     return np.where(inside, upper * (1 - low) + lower * low, out)
 
 
-def stored(image: Array, layout: int, first: int, stop: int) -> ImageLines:
+def stored(image: Array, layout: int, first: int, stop: int) -> Lines:
     """Some lines of an image in memory."""
     _, height, width = image.shape
     lines = image if layout == PLANES else image[:, first:stop]
     order = {PLANES: (0, 1, 2), LINES: (1, 0, 2), PIXELS: (1, 2, 0)}[layout]
     memory = np.concatenate([np.zeros(5, np.uint8), lines.transpose(order).reshape(-1)])
     begin, count = (0, height) if layout == PLANES else (first, stop - first)
-    return ImageLines(memory, np.array([(5, begin, count, height, width, layout, 1)], PLACE), memory)
+    return Lines(memory, np.array([(5, begin, count, height, width, layout, 1)], PLACE), memory)
 
 
 def tiles_of(**fields: Any) -> Array:
@@ -61,6 +61,13 @@ def tiles_of(**fields: Any) -> Array:
     for name, value in fields.items():
         tiles[name] = value
     return tiles
+
+
+def painted(kernel: Any, lines: Lines, tiles: Array, ground: Array, out: Array, share: float = np.nan) -> None:
+    """Paints the tiles of one sample."""
+    shares = np.full(len(tiles), np.nan, np.float32)
+    shares[-1] = share
+    kernel(lines, Composed(tiles, ground, out, shares), np.array([0, len(tiles)]))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -72,7 +79,7 @@ def test_paint_a_tile_is_within_a_level_of_the_plain_computation(name: str, layo
     map_ = dict(zip("abcdefghi", MAPS[name].reshape(-1), strict=True))
     tile = tiles_of(**map_, **dict(zip(("u0", "u1", "v0", "v1"), limits, strict=True)), begins=1, bottom=37, right=29)
     out = np.zeros((1, channels, 33, 45), np.uint8)
-    paint(stored(image, layout, 0, 37), 0, tile, ground, out, np.nan)
+    painted(paint, stored(image, layout, 0, 37), tile, ground, out)
     before = np.broadcast_to(ground[:, None, None].astype(float), out.shape[1:])
     apart = np.abs(out[0] - expected(image.astype(float), MAPS[name], limits, before))
     assert (apart.max(0) > 0.51).mean() < 0.002  # pixels on the limits may be either
@@ -88,7 +95,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setattr(numba_intrinsics, "_has_avx512", lambda: False)
     monkeypatch.setattr(kernels, "load", lambda symbol, compile_: machine_code._link(compile_(), symbol))
     kernel_compiler._compiled.cache_clear()  # what was compiled with AVX-512
-    yield Kernel(paint.function, PAINT, nogil=True)  # type: ignore[attr-defined]  # a kernel
+    yield Kernel(paint.function, paint.kinds, paint.returns, nogil=True)  # type: ignore[attr-defined]  # a kernel
     kernel_compiler._compiled.cache_clear()
 
 
@@ -103,7 +110,7 @@ def test_paint_a_straight_tile_has_the_bits_of_a_turned_one(kernel: Any) -> None
                 tile = tiles_of(
                     a=scale, e=1.3 * scale, b=turn, i=1, **begin, u1=u1, v0=v0, v1=187, begins=1, bottom=187, right=329
                 )
-                kernel(lines[layout], 0, tile, np.full(3, 9, np.uint8), out, np.nan)
+                painted(kernel, lines[layout], tile, np.full(3, 9, np.uint8), out)
             assert np.array_equal(*made), (scale, layout)
             assert (made[0] != 9).mean() > 0.5
 
@@ -115,7 +122,7 @@ def test_paint_a_smaller_image_and_a_part_of_its_lines() -> None:
     lines = stored(small, PIXELS, 3, 18)
     lines.places["height"], lines.places["width"], lines.places["shrink"] = 40, 60, 2
     out = np.zeros((1, 3, 11, 16), np.uint8)
-    paint(lines, 0, tile, np.zeros(3, np.uint8), out, np.nan)
+    painted(paint, lines, tile, np.zeros(3, np.uint8), out)
     assert np.array_equal(out[0], small[:, 5:16, 4:20])
 
 
@@ -124,8 +131,8 @@ def test_paint_later_tiles_are_on_top_and_layers_are_apart() -> None:
     memory = np.repeat(np.array([10, 20, 30], np.uint8), 3 * 5 * 6)
     places = np.array([(90 * k, 0, 5, 5, 6, PLANES, 1) for k in range(3)], PLACE)
     out, layers = np.zeros((2, 2, 3, 5, 7), np.uint8)
-    paint(ImageLines(memory, places, memory), 0, tiles, np.full(3, 9, np.uint8), out, np.nan)
+    painted(paint, Lines(memory, places, memory), tiles, np.full(3, 9, np.uint8), out)
     assert out[0, 0, 0].tolist() == [20, 20, 20, 10, 10, 10, 9]
     assert out[1, 0, 0].tolist() == [30, 30, 30, 30, 9, 9, 9]
-    paint(ImageLines(memory, places), 0, tiles, np.full(3, 9, np.uint8), layers, np.float32(0.25))
+    painted(paint, Lines(memory, places), tiles, np.full(3, 9, np.uint8), layers, 0.25)
     assert np.array_equal(layers[0], np.rint(out[0] * 0.25 + out[1] * 0.75).astype(np.uint8))

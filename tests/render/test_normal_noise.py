@@ -12,7 +12,7 @@ from mmload.render.holes import normal_line, normals
 from mmload.runtime.kernels import numba_compiled
 
 
-@numba_compiled("void(uint64, uint64, int64, float32[::1])")
+@numba_compiled("uint64, uint64, int64, float32[::1]")
 def compiled_line(key: np.uint64, first: np.uint64, half: int, line: NDArray[np.float32]) -> None:
     """Makes a line as kernels do."""
     normal_line(key, first, half, line)

@@ -43,7 +43,7 @@ def test_a_resize_gives_the_bits_of_torchs(
     lines = ImageLines.of_batch(images, np.array([1, 2]))
     resizes = Resizes(np.array(windows, RESIZED), black, 0, black, REACHES[mode])
     for k in range(2):
-        resize(lines, k, resizes, out[k : k + 1].numpy())
+        resize(lines.stored, resizes, np.array([k, k + 1]), out[k : k + 1].numpy())
     assert torch.equal(out[0], images[1, :, :1, :1].expand(-1, height, width))
     # Interleaved with a fourth channel, as torch resizes them fastest; rows and columns separately.
     pixels = torch.zeros(1, 4, rows, cols, dtype=torch.uint8)
@@ -90,7 +90,8 @@ def test_windows_beyond_their_image_on_a_canvas_are_torchs(
     padding = PADDING_MODES.index(outside)
     out = np.full((1, 3, *canvas), 99, np.uint8)
     windows, lines = np.array([(*corner, *window, *size, *place)], RESIZED), ImageLines.of_batch(images, np.array([1]))
-    resize(lines, 0, Resizes(windows, levels[0], padding, levels[1], REACHES[mode]), out)
+    resizes = Resizes(windows, levels[0], padding, levels[1], REACHES[mode])
+    resize(lines.stored, resizes, np.array([0, 1]), out)
     how = Resampling(rows=size[0], cols=size[1], mode=mode, antialias=True, fill=ground)
     plan = replace(Plan.unchanged(1, (3, *canvas), 255.0), padding=Padding(mode=outside, fill=fill))
     expected = placed_window(images[1], Window(*corner, *window, (), Placed(*size, *place)), plan, how)

@@ -13,10 +13,10 @@ from mmload.render.kernel_arguments import BITS
 from mmload.runtime.intrinsics import rounded
 from mmload.runtime.kernels import numba_compiled
 
-SIGNATURES = {
-    torch.float16: "void(float32[::1], int16[::1])",
-    torch.bfloat16: "void(float32[::1], uint16[::1])",
-    torch.float32: "void(float32[::1], float32[::1])",
+TYPES = {
+    torch.float16: "float32[::1], int16[::1]",
+    torch.bfloat16: "float32[::1], uint16[::1]",
+    torch.float32: "float32[::1], float32[::1]",
 }
 
 
@@ -35,11 +35,11 @@ def _round_all(values: Any, out: Any) -> None:
         out[i] = rounded(values[i], out)
 
 
-@pytest.mark.parametrize("dtype", SIGNATURES)
+@pytest.mark.parametrize("dtype", TYPES)
 def test_values_are_rounded_as_by_torch(dtype: torch.dtype) -> None:
     given = values()
     out = torch.empty(len(given), dtype=dtype)
-    numba_compiled(SIGNATURES[dtype])(_round_all)(given.numpy(), out.view(BITS.get(dtype, dtype)).numpy())
+    numba_compiled(TYPES[dtype])(_round_all)(given.numpy(), out.view(BITS.get(dtype, dtype)).numpy())
     assert torch.equal(out.isnan(), given.isnan())
     expected = given.to(dtype)
     bits = torch.int32 if dtype == torch.float32 else torch.int16

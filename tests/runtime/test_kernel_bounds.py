@@ -59,7 +59,7 @@ def _called_before_the_start(values: Any, at: int) -> None:
     values[np.uintp(at)] = 1.0
 
 
-@numba_compiled("void(float32[::1], float32[::1], int64)")
+@numba_compiled("float32[::1], float32[::1], int64")
 def _faulty(values: Any, line: Any, fault: int) -> None:
     if fault == 0:
         _inlined_past_the_end(values)

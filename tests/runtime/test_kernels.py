@@ -20,7 +20,7 @@ from forked_program import run_program
 from mmload.errors import UsageError
 from mmload.runtime import files, kernels, machine_code
 from mmload.runtime.intrinsics import carve
-from mmload.runtime.kernels import ARENA, CallBy, Kernel, RecordArray, Signature, numba_compiled, void
+from mmload.runtime.kernels import ARENA, CallC, Kernel, RecordArray, numba_compiled
 
 PROGRAM = """
 import sys
@@ -40,7 +40,7 @@ from mmload.runtime.kernels import numba_compiled
 def twice(value):
     return value + value
 
-@numba_compiled("void(float32[::1])")
+@numba_compiled("float32[::1]")
 def double(values):
     for i in range(values.shape[0]):
         values[i] = twice(values[i])
@@ -80,13 +80,13 @@ def test_the_symbol_of_a_kernel_changes_with_all_that_decides_on_its_code(monkey
 
     monkeypatch.setattr(machine_code, "_sources", machine_code._sources.__wrapped__)
     read, plain = machine_code._source, run_operations.function
-    before = machine_code.symbol_of(plain, "void(int64)")
-    assert machine_code.symbol_of(plain, "void(int32)") != before
+    before = machine_code.symbol_of(plain, "int64")
+    assert machine_code.symbol_of(plain, "int32") != before
     decisive = ("render.warp_kernels", "render.level_operations", "runtime.kernels", "runtime.kernel_compiler")
     for changed in (*decisive, "augment.collate", "augment.mix"):
         one = f"mmload.{changed}"
         monkeypatch.setattr(machine_code, "_source", lambda name, one=one: read(name) + b"#" * (name == one))
-        assert (machine_code.symbol_of(plain, "void(int64)") != before) is (changed in decisive), changed
+        assert (machine_code.symbol_of(plain, "int64") != before) is (changed in decisive), changed
 
 
 def test_nowhere_to_keep_code_is_no_failure(folder: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch
         return ABSOLUTE
 
     monkeypatch.setattr(kernels, "load", load)
-    kernel = Kernel(lambda value: None, Signature("int64", ("int64",)), nogil=True)
+    kernel = Kernel(lambda value: None, ["int64"], "int64", nogil=True)
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(kernel, range(20)))
     assert loaded == [kernel.symbol]
@@ -125,7 +125,7 @@ def test_a_kernel_is_loaded_once_for_all_threads(monkeypatch: pytest.MonkeyPatch
 
 def test_a_kernel_that_is_loaded_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "load", lambda symbol, compile_: ABSOLUTE)
-    kernel = Kernel(lambda value: None, Signature("int64", ("int64",)), nogil=True)
+    kernel = Kernel(lambda value: None, ["int64"], "int64", nogil=True)
     assert kernel.address == ABSOLUTE
     with ThreadPoolExecutor(1) as pool, kernels._loading:  # as a thread holds it that compiles another kernel
         assert pool.submit(lambda: kernel.address).result(timeout=10) == ABSOLUTE
@@ -164,7 +164,7 @@ class Inner(NamedTuple):
     is_on: bool
 
 
-@numba_compiled(void(Things, "uint8[::1]", "uint64", ARENA, "int64[:, :]"))
+@numba_compiled(Things, "uint8[::1], uint64", ARENA, "int64[:, ::1]")
 def sum_of_all(things: Any, levels: Any, mask: Any, arena: Any, sums: Any) -> None:
     total = np.float32(0)
     for i in range(things.numbers.shape[0]):
@@ -187,7 +187,7 @@ def things(**changes: Any) -> Things:
 
 
 def summed(mask: Any, size: int = 10) -> list[int]:
-    sums = np.zeros((2, 2), np.int64).T
+    sums = np.zeros((2, 2), np.int64)
     sum_of_all(things(), np.arange(size, dtype=np.uint8), mask, sums)
     return [int(each) for each in (sums[0, 0], sums[0, 1], sums[1, 0])]
 
@@ -232,42 +232,34 @@ def test_arrays_that_cannot_be_written_are_refused() -> None:
         add(numbers, 1)
 
 
-ADD = Signature.parsed("void(int64[:, ::1], int64)")
-
-
-@numba_compiled(ADD)
+@numba_compiled("int64[:, ::1], int64")
 def add(array: np.ndarray, number: int) -> None:
     for i in range(array.shape[0]):
         for k in range(array.shape[1]):
             array[i, k] += number
 
 
-call = CallBy(Signature.parsed("void(float32[::1])"), ADD)
+call = CallC("int64(uintp)")
 
 
-@numba_compiled("void(int64[:, ::1], int64[::1], uintp)")
-def add_to_each(array: np.ndarray, numbers: np.ndarray, address: int) -> None:
-    for k in range(len(numbers)):
-        call(address, (array[k : k + 1], numbers[k]))
+@numba_compiled("uintp[:, ::1]")
+def make_calls(calls: np.ndarray) -> None:
+    for k in range(len(calls)):
+        call(calls[k, 0], (calls[k, 1],))
 
 
-def test_a_kernel_is_called_by_address_with_its_arguments() -> None:
+def test_calls_that_are_prepared_are_made_by_another_kernel() -> None:
     array = np.zeros((3, 2), np.int64)
-    add_to_each(array, np.array([5, 0, 7]), add.address)
+    calls = [add.prepare(array[k : k + 1], number) for k, number in enumerate((5, 0, 7))]
+    make_calls(np.array([step.words for step in calls], np.uintp))
     assert array.tolist() == [[5, 5], [0, 0], [7, 7]]
-
-
-def test_other_types_are_refused_when_the_caller_is_compiled() -> None:
-    @numba_compiled("void(float64[:, ::1], uintp)")
-    def add_floats(array: np.ndarray, address: int) -> None:
-        call(address, (array, 1))
-
-    with pytest.raises(Exception, match="no kernel of these"):
-        add_floats(np.zeros((1, 1)), 0)
+    calls[1].run()
+    calls[2].run()
+    assert array.tolist() == [[5, 5], [0, 0], [14, 14]]
 
 
 def test_a_kernel_that_may_raise_is_refused_when_it_is_compiled() -> None:
-    @numba_compiled("void(int64[::1])")
+    @numba_compiled("int64[::1]")
     def check(values: np.ndarray) -> None:
         if values[0] < 0:
             raise ValueError("a negative number")
@@ -277,7 +269,7 @@ def test_a_kernel_that_may_raise_is_refused_when_it_is_compiled() -> None:
 
 
 def test_a_kernel_that_allocates_is_refused_when_it_is_compiled() -> None:
-    @numba_compiled("int64(int64)")
+    @numba_compiled("int64", returns="int64")
     def allocate(count: int) -> int:
         return len(np.empty(count))
 
@@ -297,7 +289,7 @@ def test_a_process_that_is_forked_while_a_kernel_is_loaded_loads_others(monkeypa
         return ABSOLUTE
 
     monkeypatch.setattr(kernels, "load", load)
-    slow, quick = (Kernel(lambda value: None, Signature("int64", (kind,)), nogil=True) for kind in ("int64", "float64"))
+    slow, quick = (Kernel(lambda value: None, [kind], "int64", nogil=True) for kind in ("int64", "float64"))
     thread = threading.Thread(target=slow, args=(1,))
     thread.start()
     begun.wait(20)

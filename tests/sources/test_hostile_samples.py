@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +49,6 @@ def saved(tensor: torch.Tensor, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def compressed(data: bytes) -> bytes:
-    """The same archive, deflated."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
-        for entry in old.infolist():
-            new.writestr(entry.filename, old.read(entry))
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("encoding", ["bogus", "utf-7", "idna", "base64", "utf-32", "x" * 500])
 def test_an_annotation_in_an_encoding_that_there_is_not(encoding: str) -> None:
     with pytest.raises(ValueError, match="XML|encoding|codec"):
@@ -90,16 +80,6 @@ def test_tensors_without_numbers_are_skipped_by_name(tmp_path: Path) -> None:
     assert set(left_out) == {"flat.pt", "thin.pt", "none.pt", "meta.pt", "wide.pt"}
     assert "is empty, of shape [3, 0, 5]" in left_out["flat.pt"]
     assert "torch.uint8 meta" in left_out["meta.pt"]
-
-
-def test_a_compressed_tensor_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bomb = compressed(saved(torch.zeros(3, 2000, 2000, dtype=torch.uint8)))
-    assert len(bomb) < 100_000
-    root = listed(tmp_path, bomb=bomb)
-    split = find_splits("list", root, Decoder(), {"file": "list.csv"})["train"]
-    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was loaded"))
-    with pytest.raises(SampleError, match="bomb.pt is compressed, which torch.save never does"):
-        split.read(0)
 
 
 def test_old_tensor_files_are_read(tmp_path: Path) -> None:

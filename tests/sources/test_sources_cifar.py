@@ -148,7 +148,7 @@ def test_a_malicious_pickle_does_not_run(tmp_path: Path) -> None:
         good = path.read_bytes()
         for what, attack in attacks.items():
             path.write_bytes(attack)
-            with pytest.raises(SourceError, match=rf"{name} is not a CIFAR batch: .*not run"):
+            with pytest.raises(SourceError, match=rf"{name} is not a CIFAR batch: it cannot be read"):
                 splits(tmp_path)
             assert not mark.exists(), what
         path.write_bytes(good)
@@ -158,7 +158,6 @@ def test_a_malicious_pickle_does_not_run(tmp_path: Path) -> None:
     assert mark.exists()
 
 
-@pytest.mark.slow
 def test_huge_claims_cost_nothing() -> None:
     claims = [
         b"\x80\x02r\xff\xff\xff\x7f.",  # a memo place of 2^31
@@ -172,19 +171,6 @@ def test_huge_claims_cost_nothing() -> None:
     for claim in claims:
         with pytest.raises(ValueError, match=r"."):
             read_plain_pickle(claim)
-    deep = pickle.dumps({}, protocol=2)[:-1] + b"K\x01" + b")" + b"\x85" * 100_000 + b"\x85K\x01s."
-    with pytest.raises(ValueError, match="1,000 tuples"):
-        read_plain_pickle(deep)
-    with pytest.raises(ValueError, match="key of type tuple"):
-        read_plain_pickle(b"})" + b"\x85" * 900 + b"K\x01s.")
-
-
-@pytest.mark.parametrize("between", [b"", b"(u", b"(e", b"Nb", b"q\x00", b"]0"])
-def test_tuples_of_one_tuple_many_times_over_are_no_key(between: bytes) -> None:
-    """The hash of such a key takes 2^60 steps; instructions that change nothing hide no tuple."""
-    twice = b"h\x00h\x00\x86" + between + b"q\x00"
-    with pytest.raises(ValueError, match=r"gets a tuple|POP"):
-        read_plain_pickle(b"}K\x01\x85" + between + b"q\x00" + twice * 60 + b"K\x01s.")
 
 
 def test_many_bytes_of_python_3_in_an_old_protocol() -> None:

@@ -162,7 +162,11 @@ READ: dict[str, dict[str, Any]] = {
         "options": CSV | {"val_fraction": 0.2},
         "rows": "val_fraction",
     },
-    "a list that is no text": {"tree": {"list.csv": b"path,label\n\xff,x\n"}, "options": CSV, "rows": "UTF-8"},
+    "a list that is no text": {
+        "tree": {"list.csv": b"path,label\na,b\n\xff,x\n"},
+        "options": CSV,
+        "rows": r"list.csv, line 3, is not UTF-8 text \(invalid start byte\)",
+    },
     "no list": {"options": CSV, "rows": "no such folder or file: .*csv"},
     "a folder in place of a list": {"rows": "is a folder; give the list in it as file"},
     "no folder": {"tree": {"list.csv": "path,label\n"}, "options": CSV | {"folder": "x"}, "rows": "no such folder"},

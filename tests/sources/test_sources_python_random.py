@@ -1,9 +1,8 @@
-"""Datasets whose samples are random are refused: by the name of a transform, or by what they give when read again."""
+"""Datasets whose samples are random are refused: they change when they are read again, or draw numbers."""
 
 from __future__ import annotations
 
 import random
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,56 +35,38 @@ def images(folder: Path, transform: Any) -> torchvision.datasets.ImageFolder:
 
 
 @pytest.mark.parametrize(
-    ("transform", "name"),
+    "transform",
     [
-        (v1.RandomHorizontalFlip(), "RandomHorizontalFlip"),
-        (v2.RandomHorizontalFlip(0.01), "RandomHorizontalFlip"),
-        (v1.Compose([v1.Resize(4), v1.Compose([v1.RandomCrop(3)])]), "RandomCrop"),
-        (v2.Compose([v2.Resize(4), v2.RandomApply([v2.ColorJitter(0.1)], p=0.5)]), "RandomApply"),
-        (v2.Compose([v2.RandomChoice([v2.CenterCrop(3)])]), "RandomChoice"),
-        (torch.nn.Sequential(v2.PILToTensor(), v2.RandAugment()), "RandAugment"),
-        (v1.GaussianBlur(3), "GaussianBlur"),
-        (v1.Compose([v1.ToTensor(), partial(v1.RandomErasing())]), "RandomErasing"),
-        (v1.Lambda(v1.TrivialAugmentWide()), "TrivialAugmentWide"),
+        v1.RandomHorizontalFlip(),
+        v2.RandomHorizontalFlip(0.001),
+        v1.Compose([v1.Resize(4), v1.Compose([v1.RandomCrop(3)])]),
+        v2.Compose([v2.RandomChoice([v2.CenterCrop(3)])]),
+        torch.nn.Sequential(v2.PILToTensor(), v2.RandAugment()),
+        v1.GaussianBlur(3),
+        lambda image: image if random.random() < 1 else None,
+        lambda image: image if np.random.random() < 1 else None,
     ],
 )
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_known_transforms_are_refused_by_name(folder: Path, transform: Any, name: str, wrapped: bool) -> None:
+def test_transforms_that_draw_are_refused_however_rarely_they_act(folder: Path, transform: Any, wrapped: bool) -> None:
     dataset: Any = images(folder, transform)
     if wrapped:
         dataset = ConcatDataset([images(folder, None), Subset(dataset, [0])])
-    with pytest.raises(SourceError, match=f"{name}.*random.*Collate"):
+    with pytest.raises(SourceError, match=r"sample \d is random.*Collate"):
         splits(dataset)
 
 
+def seeded_crop(image: Image.Image) -> Image.Image:
+    """The same crop each time, by a generator that it seeds itself."""
+    torch.manual_seed(3)
+    return v1.RandomCrop(3)(image)
+
+
 @pytest.mark.parametrize(
-    "transform",
-    [
-        v2.Compose([v2.Resize(4), v2.CenterCrop(3)]),
-        v1.RandomHorizontalFlip(0.0),
-        v1.RandomVerticalFlip(1.0),
-        v1.GaussianBlur(3, sigma=1.0),
-        v1.Grayscale(3),
-        None,
-    ],
+    "transform", [v2.Compose([v2.Resize(4), v2.CenterCrop(3)]), v1.Grayscale(3), seeded_crop, None]
 )
 def test_sources_python_random_what_draws_nothing_is_taken(folder: Path, transform: Any) -> None:
     assert len(splits(images(folder, transform))["train"]) == 8
-
-
-def test_transforms_of_albumentations_are_known_by_their_probability(folder: Path) -> None:
-    class Blur:
-        def __init__(self, p: float, always_apply: bool = False) -> None:
-            self.p, self.always_apply = p, always_apply
-
-        def __call__(self, image: Any) -> Any:
-            return image
-
-    Blur.__module__ = "albumentations.augmentations"
-    with pytest.raises(SourceError, match="Blur"):
-        splits(images(folder, v1.Compose([Blur(0.5)])))
-    for still in (Blur(1.0), Blur(0), Blur(0.5, always_apply=True)):
-        splits(images(folder, still))
 
 
 class Drawn(Dataset):
@@ -106,7 +87,7 @@ class Drawn(Dataset):
 )
 def test_samples_that_differ_when_they_are_read_again_are_refused(draw: Any) -> None:
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    with pytest.raises(SourceError, match=r"sample \d+ changes each time .*Collate"):
+    with pytest.raises(SourceError, match=r"sample \d+ is random, it changes each time .*Collate"):
         splits(Drawn(draw))
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
 

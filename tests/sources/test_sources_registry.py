@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import tarfile
 import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cifar_files import write_cifar10, write_cifar100
-from every_source import folders, save_picture, vectors
+from every_source import folders, save_picture, tars, vectors
 from PIL import Image
 
 import mmload
@@ -122,17 +120,6 @@ def table(root: Path) -> None:
     for i in range(8):
         save_picture(root / f"{i}.png", 30, 40)
     (root / "labels.csv").write_text("path,label\n" + "".join(f"{i}.png,{'xy'[i % 2]}\n" for i in range(8)))
-
-
-def tars(root: Path) -> None:
-    save_picture(root / "0.png", 30, 40)
-    for split, count in (("train", 2), ("val", 1)):
-        with tarfile.open(root / f"set-{split}-0.tar", "w") as tar:
-            for number in range(count):
-                tar.add(root / "0.png", f"{number}.png")
-                label = tarfile.TarInfo(f"{number}.cls")
-                label.size = 1
-                tar.addfile(label, io.BytesIO(b"1"))
 
 
 def nothing(root: Path) -> None:

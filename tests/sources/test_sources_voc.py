@@ -24,8 +24,7 @@ from web_folder import serving
 
 from mmload.errors import RecipeError, SourceError
 from mmload.sources import find_splits, make_source
-from mmload.sources.decode import Decoder
-from mmload.sources.objects import voc_colors
+from mmload.sources.decode import Decoder, voc_colors
 from mmload.sources.voc import PASCAL, parse_annotation
 
 PHOTO = picture(6, 8)
