@@ -110,9 +110,9 @@ class PythonSource:
         with naming(f"split {name}: sample 0: ", to=SourceError):
             schema = Schema(samples, self.decoder, self.fields)
         split = PythonSplit(dataset, size, schema, self.concurrent)
-        if (index := find_random(lambda index: checksum(split.read(index).fields), size)) is not None:
+        if (found := find_random(lambda index: checksum(split.read(index).fields), size)) is not None:
             raise SourceError(
-                f"split {name}: sample {index} is random, it changes each time it is read or draws numbers; {_INSTEAD}"
+                f"split {name}: sample {found} is random, it changes each time it is read or draws numbers; {_INSTEAD}"
             )
         return split
 
