@@ -79,7 +79,6 @@ from mmload.sources import (
     KnowsSizes,
     SourceSplit,
     find_splits,
-    finding_note,
 )
 from mmload.sources.decode import Decoder
 from mmload.sources.listed_split import remaining_splits
@@ -626,11 +625,11 @@ _OF_BOXES = {
 
 
 def loss_notes(statistics: Statistics) -> Iterator[str]:
-    """Yields notes on what a split lost or what looks wrong, with the first samples."""
+    """Yields notes on what a split lost or what looks wrong."""
     losses, boxes = statistics.losses, counted(statistics.losses.get(BOXES, 0), "box", "boxes")
     for loss in sorted(losses, key=lambda loss: (loss not in _OF_BOXES, loss)):
         if loss in _OF_BOXES:
             text = _OF_BOXES[loss].format(were="was" if losses[loss] == 1 else "were")
             yield f"{losses[loss]:,} of {boxes} {text}"
         elif loss not in UNNAMED:
-            yield finding_note(loss, losses[loss], statistics.first.get(loss, []))
+            yield f"{loss}: {losses[loss]:,}"
