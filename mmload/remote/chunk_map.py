@@ -140,13 +140,12 @@ class ChunkMap(MappedRows):
                 self._open(chunk)
             except BaseException as failure:
                 error = failure
-            with self._lock:  # at once: who finds it on its way has its use counted before it can be unmapped
+            with self._lock:
                 future = self._arriving.pop(chunk)
                 if error is None:
                     self._mapped[chunk] = None
                 else:
                     self._ahead.discard(chunk)
-                self._end_uses()
             if error is None:
                 future.set_result(None)
             else:
@@ -159,7 +158,7 @@ class ChunkMap(MappedRows):
             chunk = next(iter(self._wanted), None)
             while chunk is None and self._coming and len(self._ahead) < CHUNKS_OF_WINDOW:
                 coming, found = self._coming[-1](), None
-                with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
+                with suppress(Exception):  # the batch that needs those rows meets the same error, and raises it
                     found = None if coming is None else next(coming, None)
                 if found is None:
                     self._coming.pop()
