@@ -19,9 +19,10 @@ from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.arrival import arrive
 from mmload.render.canvas_kernels import paint as paint_tiles
-from mmload.render.cpu_kernels import CROPS, EACH, RenderingSteps, copy_images
+from mmload.render.cpu_kernels import CROPS, copy_images
 from mmload.render.kernel_arguments import (
     BYTES,
+    EACH,
     FLIPPED_X,
     FLIPPED_Y,
     NEEDED,
@@ -42,6 +43,7 @@ from mmload.render.kernel_arguments import (
     Pixels,
     Places,
     Records,
+    RenderingSteps,
     Resizes,
     written,
 )
