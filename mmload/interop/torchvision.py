@@ -21,12 +21,14 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 
 from mmload import augment
+from mmload.augment.canvas_steps import PlacedStep
 from mmload.augment.collate import Collate
-from mmload.augment.step import AfterStep, Step, arguments_of
+from mmload.augment.step import AfterStep, Draws, Step, arguments_of, fresh_seeds
 from mmload.builder.recipe import BuildRecipe
 from mmload.errors import UsageError, choices
 from mmload.interop.shrink import ShortestMaxSize
 from mmload.records import VOID
+from mmload.render.plan import Plan
 
 
 def torchvision_equivalent(meaning: Collate | BuildRecipe | Mapping[str, Any]) -> v2.Compose:
@@ -125,13 +127,20 @@ class DecodeTransform(v2.Transform):  # type: ignore[misc]  # torchvision has no
 
 
 class VoidCenterCrop(v2.CenterCrop):  # type: ignore[misc]  # torchvision has no types
-    """torchvision's CenterCrop, but masks are padded with 255 (void): it has no fill argument and pads with class 0."""
+    """torchvision's CenterCrop, but masks are padded with 255 (void), and images perhaps with something else than 0.
+
+    torchvision's has no fill, pads masks with class 0, and moves boxes by a pixel more where it pads.
+    """
+
+    def __init__(self, size: Any, fill: int = 0) -> None:
+        super().__init__(size)
+        self._fill = fill  # not shown
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        if isinstance(inpt, tv_tensors.Mask):
-            rows, cols = (max(want - have, 0) for want, have in zip(self.size, F.get_size(inpt), strict=True))
-            inpt = F.pad(inpt, [cols // 2, rows // 2, (cols + 1) // 2, (rows + 1) // 2], fill=VOID)
-        return super().transform(inpt, params)
+        rows, cols = (max(want - have, 0) for want, have in zip(self.size, F.get_size(inpt), strict=True))
+        fill = VOID if isinstance(inpt, tv_tensors.Mask) else self._fill
+        padded = F.pad(inpt, [cols // 2, rows // 2, (cols + 1) // 2, (rows + 1) // 2], fill=fill)
+        return super().transform(padded, params)
 
 
 def _of_recipe(decode: Mapping[str, Any], transforms: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -164,6 +173,8 @@ def equivalent_of(step: nn.Module) -> Any:
         return step
     if isinstance(step, augment.PerSample):
         return equivalent_of(step.module)
+    if isinstance(step, PlacedStep):
+        return OnCanvas(step)
     names = [kind.__name__ for kind in type(step).__mro__ if kind.__module__.startswith(f"{augment.__name__}.")]
     kind = next((found for name in names if (found := _OWN.get(name, getattr(v2, name, None)))), None)
     if kind is None:
@@ -201,126 +212,60 @@ def _argument(step: str, name: str, value: Any) -> Any:
     return value if of_enum is None else of_enum(value)
 
 
-def _center_crop(size: Any, fill: int = 0) -> Any:
-    if fill != 0:
-        raise UsageError(f"CenterCrop with fill={fill} has no torchvision equivalent: its CenterCrop pads with 0")
-    return VoidCenterCrop(size)
-
-
 def _pad(padding: Any, fill: int = 0) -> Any:
     return v2.Pad(padding or 0, fill={tv_tensors.Mask: VOID, "others": fill})
 
 
 class OnCanvas(v2.Transform):  # type: ignore[misc]  # torchvision has no types
-    """A resize of torchvision's, and its result at the top left of a canvas; what is larger is cropped at random.
+    """A step of mmload that places a resized image on a canvas, with its draws and sizes; torchvision's have no canvas.
 
     Args:
-        resize: ``v2.ScaleJitter`` or ``v2.RandomShortestSize``.
-        canvas: (height, width), or a function that returns that of an image of (height, width).
-        fill: fill of the canvas.
-        mask_fill: fill of a mask's canvas.
+        step: ``ScaleJitter``, ``RandomShortestSize`` or ``Letterbox``.
     """
 
-    def __init__(
-        self,
-        resize: v2.Transform,
-        canvas: tuple[int, ...] | Callable[[int, int], tuple[int, ...]],
-        fill: Any,
-        mask_fill: int,
-    ) -> None:
+    def __init__(self, step: PlacedStep) -> None:
         super().__init__()
-        self.resize, self.canvas, self.fill, self.mask_fill = resize, canvas, fill, mask_fill
+        self.step = step
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
         """Returns the canvas, the size, and the row and column of the image at the canvas's corner."""
-        canvas = self.canvas if isinstance(self.canvas, tuple) else self.canvas(*_size_of(flat_inputs))
-        size = self.resize.make_params(flat_inputs)["size"]
-        share = float(torch.rand(1, device="cpu"))
-        top, left = (int(max(have - want, 0) * share) for have, want in zip(size, canvas, strict=True))
-        return {"canvas": canvas, "size": size, "top": top, "left": left}
+        height, width = F.get_size(next(one for one in flat_inputs if isinstance(one, Tensor) or hasattr(one, "size")))
+        plan = Plan.unchanged(1, (3, height, width), 255.0)
+        return placement(self.step.describe(plan, Draws(fresh_seeds(1), 0)), 0)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        resized = self.resize.transform(inpt, {"size": params["size"]})
+        mode = InterpolationMode(self.step.interpolation)
+        resized = F.resize(inpt, list(params["size"]), interpolation=mode, antialias=self.step.antialias)
         rows, cols = (min(pair) for pair in zip(params["size"], params["canvas"], strict=True))
         cropped = F.crop(resized, max(params["top"], 0), max(params["left"], 0), rows, cols)
         above, before = max(-params["top"], 0), max(-params["left"], 0)
         border = [before, above, params["canvas"][1] - cols - before, params["canvas"][0] - rows - above]
-        fill = self.mask_fill if isinstance(inpt, tv_tensors.Mask) else self.fill
-        return F.pad(cropped, border, fill=fill)
+        is_mask = isinstance(inpt, tv_tensors.Mask)
+        return F.pad(cropped, border, fill=self.step.mask_fill if is_mask else _argument("", "fill", self.step.fill))
 
 
-def _size_of(flat_inputs: list[Any]) -> list[int]:
-    """Returns height and width of the first image, mask or boxes."""
-    size: list[int] = F.get_size(next(one for one in flat_inputs if isinstance(one, Tensor) or hasattr(one, "size")))
-    return size
+def placement(plan: Plan, k: int) -> dict[str, Any]:
+    """Returns what :meth:`OnCanvas.make_params` does, of sample ``k`` of a plan."""
+    placed: Any = plan.resampling
+    rows, cols, top, left = (int(side[k]) for side in (placed.rows, placed.cols, placed.top, placed.left))
+    return {"canvas": (plan.height, plan.width), "size": (rows, cols), "top": -top, "left": -left}
 
 
-class CanvasLetterbox(OnCanvas):
-    """The whole image, as large as fits, on a canvas.
-
-    Args:
-        size: (height, width) of the canvas, or one number for both.
-        fill: fill of the canvas.
-        interpolation: interpolation of images.
-        antialias: whether the resize of images is antialiased.
-        mask_fill: fill of a mask's canvas.
-        scaleup: whether smaller images are enlarged.
-        center: whether the image lies in the middle; else at the top left.
-    """
-
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        fill: Any = 114,
-        interpolation: InterpolationMode = InterpolationMode.BILINEAR,
-        antialias: bool = True,
-        mask_fill: int = VOID,
-        scaleup: bool = True,
-        center: bool = True,
-    ) -> None:
-        canvas = (size, size) if isinstance(size, int) else tuple(size)
-        resize = v2.ScaleJitter(canvas, (1.0, 1.0), interpolation, antialias)
-        super().__init__(resize, canvas, fill, mask_fill)
-        self.size, self.scaleup, self.center = canvas, scaleup, center
-
-    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
-        """Returns the canvas, the size of the image, and where the canvas's corner is from the image."""
-        have, canvas = _size_of(flat_inputs), self.size
-        share = min(want / side for want, side in zip(canvas, have, strict=True))
-        share = share if self.scaleup else min(share, 1.0)
-        size = [max(1, min(want, round(side * share))) for want, side in zip(canvas, have, strict=True)]
-        top, left = (-((want - side) // 2) * self.center for want, side in zip(canvas, size, strict=True))
-        return {"canvas": canvas, "size": size, "top": top, "left": left}
-
-
-def _scale_jitter(
-    target_size: Any, scale_range: Any, interpolation: Any, antialias: bool, fill: Any, mask_fill: int
-) -> OnCanvas:
-    resize = v2.ScaleJitter(target_size, scale_range, interpolation, antialias)
-    return OnCanvas(resize, tuple(target_size), fill, mask_fill)
-
-
-def _shortest_size(
-    min_size: Any, max_size: Any, interpolation: Any, antialias: bool, fill: Any, mask_fill: int
-) -> OnCanvas:
-    resize = v2.RandomShortestSize(list(min_size), max_size, interpolation, antialias)
-    return OnCanvas(resize, augment.RandomShortestSize(min_size, max_size).canvas, fill, mask_fill)
+def _letterbox(size: Any, fill: Any = 114, interpolation: Any = "bilinear") -> OnCanvas:
+    return OnCanvas(augment.Letterbox(size, fill, interpolation))
 
 
 _OWN: Mapping[str, Callable[..., Any]] = {
-    "CenterCrop": _center_crop,
-    "Letterbox": CanvasLetterbox,
-    "ScaleJitter": _scale_jitter,
-    "RandomShortestSize": _shortest_size,
+    "CenterCrop": VoidCenterCrop,
     "MixChoice": v2.RandomChoice,
 }
 """Names of steps -> what makes their transforms, where that is not torchvision's class of the same name."""
 
 _RECIPE_STEPS: Mapping[str, Callable[..., Any]] = {
     "Resize": v2.Resize,
-    "CenterCrop": _center_crop,
+    "CenterCrop": VoidCenterCrop,
     "Pad": _pad,
-    "Letterbox": CanvasLetterbox,
+    "Letterbox": _letterbox,
     "Shrink": ShortestMaxSize,
     "Grayscale": v2.Grayscale,
     "RGB": v2.RGB,

@@ -26,7 +26,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.mix import MixStep
 from mmload.augment.step import Draws, Step, following_fields
 from mmload.batch import Batch, fields_of
-from mmload.interop.torchvision import conversion, equivalent_of
+from mmload.interop.torchvision import conversion, equivalent_of, placement
 from mmload.render import level_operations as levels
 from mmload.render.plan import Mixing, OperationSlot, Plan, Program
 from mmload.render.torch_sampling import Window, windows
@@ -191,16 +191,7 @@ def _transformed(step: Step, items: Items, plan: Plan, window: Window, k: int) -
         return items
     chosen = {"images": items["images"]} if isinstance(step, _STILL) else items
     made = {name: _applied(transform, name, item, params) for name, item in chosen.items()}
-    if isinstance(step, augment.CenterCrop) and "boxes" in made:
-        # torchvision's own moves the boxes of an image that it pads by up to a pixel too far.
-        top, left = (_centered(*each) for each in zip(items["images"].shape[-2:], step.size, strict=True))
-        made["boxes"] = F.crop(items["boxes"], top, left, *step.size)
     return items | made
-
-
-def _centered(length: int, size: int) -> int:
-    """Returns where a crop of the center begins; below 0 if it is larger."""
-    return round((length - size) / 2) if length >= size else -((size - length) // 2)
 
 
 def _applied(transform: Any, name: str, item: Any, params: dict[str, Any]) -> Any:
@@ -225,12 +216,8 @@ def _params(
         params: dict[str, Any] = transform.make_params([image])
         left, top, _, _ = params["padding"]
         return params | {"top": window.top + top, "left": window.left + left, "needs_crop": True}
-    placed: Any = plan.resampling  # arrays
-    if placed is not None and isinstance(step, _PLACED):
-        sides = (placed.rows, placed.cols, placed.top, placed.left)
-        rows, cols, top, left = (int(np.broadcast_to(side, plan.count)[k]) for side in sides)
-        canvas = transform.canvas if isinstance(transform.canvas, tuple) else transform.canvas(*image.shape[-2:])
-        return {"canvas": canvas, "size": (rows, cols), "top": -top, "left": -left}
+    if isinstance(step, _PLACED):
+        return placement(plan, k)
     if isinstance(step, augment.RandomResizedCrop):
         return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
     if isinstance(step, augment.RandomHorizontalFlip | augment.RandomVerticalFlip) and not window.flips:

@@ -49,14 +49,20 @@ def _blend(
         target[at + i] = rounded(value * share + partner * rest, target)
 
 
-def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Arena, out: Pixels) -> None:
-    """Colors and erases the samples of a batch, and mixes each with the one before it.
+def mix(
+    levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, first: int, samples: Numbers, arena: Arena, out: Pixels
+) -> None:
+    """Colors and erases samples of a batch, and mixes each with the one before it: the batch's first after its last.
+
+    A sample is mixed while its levels and those of the one before it are in cache.
 
     Args:
         levels: uint8 [B, P, h, V], lines of C channels with w values each, or lines of w * C interleaved values.
         paint: color map and holes of all samples.
         shares: float32 [B], the share that a sample keeps of itself where it is blended; 1: it is not.
         boxes: int64 [B, 4], x1 y1 x2 y2 of the rectangle that is pasted; empty: none.
+        first: number of the sample that ``samples`` count from.
+        samples: int64 [2], the first sample and the one after the last, whose levels are there.
         arena: working memory.
         out: [B, P, h, V].
     """
@@ -69,7 +75,9 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
     own_lines, other_lines = carve(arena, size, np.float32), carve(arena, size, np.float32)
     colors = _Colors(carve(arena, size, np.float32), carve(arena, size, np.float32))
     slot = _U(planes * height * across)
-    for k in range(count):
+    ended = first + samples[1]
+    for turn in range(max(first + samples[0], 1), ended + 1 if ended == count else ended):
+        k = turn % count
         before, share = (k if k else count) - 1, shares[k]
         left, right = boxes[k, 0] * depth, boxes[k, 2] * depth
         top, bottom = boxes[k, 1], boxes[k, 3]
@@ -115,7 +123,7 @@ def mix(levels: Bytes, paint: Paint, shares: Floats, boxes: Numbers, arena: Aren
 
 
 MIXES = {
-    dtype: numba_compiled(OUTPUTS[BYTES], Paint, "float32[::1], int64[:, ::1]", ARENA, kind)(mix)
+    dtype: numba_compiled(OUTPUTS[BYTES], Paint, "float32[::1], int64[:, ::1], int64, int64[::1]", ARENA, kind)(mix)
     for dtype, kind in OUTPUTS.items()
 }
 """The loop, by dtype of the output."""

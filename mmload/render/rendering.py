@@ -114,10 +114,7 @@ class Rendering:
         """
         direct = written(out)
         pixels = self._floats if direct is None else direct
-        if self.plan.mixing is None:
-            self._render(first, lines, pixels)
-        else:
-            self._render_mixed(self.plan.mixing, first, lines, pixels)
+        self._render(first, lines, pixels)
         if direct is None:
             out[:] = torch.from_numpy(self._floats)
 
@@ -160,21 +157,8 @@ class Rendering:
     def _copied(self, device: torch.device) -> Uploaded:
         return upload((self.plan, *self._colors), device)
 
-    def _render_mixed(self, mixing: Mixing, first: int, lines: ImageLines, out: Pixels) -> None:
-        """Renders levels, and mixes them into ``out`` when those of the whole batch are there."""
-        own = self._levels.reshape(out.shape)
-        self._render(first, lines, own)
-        canvas, count = self.plan.canvas, self.plan.count
-        if first + len(lines.places) < (count if canvas is None else len(canvas.samples)):
-            return
-        shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
-        boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
-        holes = holes_of(self.plan.holes, count, self.plan.source[0])
-        paint = Paint(self._shift, self._scale, holes, streams(out))
-        MIXES[out.dtype](own, paint, shares, boxes, out)
-
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
-        """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
+        """Renders samples into the memory of all; those that are mixed by way of their levels, without holes."""
         plan, count, steps, ends, arrival = self.plan, len(lines.places), RenderingSteps(), EACH, lines.arrival
         samples, indices, resampling = slice(first, first + count), np.zeros(1, np.int64), plan.resampling
         if arrival is not None:
@@ -195,12 +179,24 @@ class Rendering:
         windows = copied(self._windows[samples])
         windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), out[samples]
+        own = out if plan.mixing is None else self._levels.reshape(out.shape)
+        paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), own[samples]
         if self._operations is not None:
             images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
         crops = Crops(images, windows, self._fill, self._mode)
         steps.of_samples.append(CROPS[pixels.dtype].prepare(crops, paint, steps.samples, pixels))
+        if plan.mixing is not None:
+            self._mix(steps, plan.mixing, own, samples.start, out)
         steps.run(count, arrival, ends)
+
+    def _mix(self, steps: RenderingSteps, mixing: Mixing, levels: Pixels, first: int, out: Pixels) -> None:
+        """Adds the step that mixes the levels of a sample, counted from ``first`` on, with those of the one before."""
+        count = self.plan.count
+        shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
+        boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
+        holes = holes_of(self.plan.holes, count, self.plan.source[0])
+        paint = Paint(self._shift, self._scale, holes, streams(out))
+        steps.of_samples.append(MIXES[out.dtype].prepare(levels, paint, shares, boxes, first, steps.samples, out))
 
     def _changed(self, steps: RenderingSteps, lines: ImageLines, operations: Operations) -> ImageLines:
         """Adds the steps that copy a complete image and run operations on it; returns where each image is then."""

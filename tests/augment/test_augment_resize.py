@@ -30,7 +30,7 @@ from mmload.augment.step import Draws, plan_for
 from mmload.batch import Batch
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
-from mmload.render.torch_rendering import copied, resized_batch
+from mmload.render.torch_rendering import resized_batch, upload
 from mmload.render.torch_sampling import windows
 
 
@@ -63,7 +63,7 @@ def test_the_batched_resize_is_within_a_level_of_the_float_reference(antialias: 
     plan = plan.cropped(np.full(16, 3), np.full(16, 5), 30, 41)
     rows = torch.empty(plan.shape)
     Rendering(replace(plan, peak=1.0), torch.float32).render_batch(images.float(), rows)
-    plan = copied(plan, torch.device("cpu")).description
+    plan = upload(plan, torch.device("cpu"))[0]
     assert plan.resampling is not None
     got = resized_batch(images.to(dtype), plan, plan.resampling).float()
     assert (got - rows).abs().max() <= (1.01 if dtype == torch.uint8 else 1e-3)  # levels are rounded in both directions

@@ -83,6 +83,12 @@ def ours(collate: Collate, seed: int = 1, rows: int = 18) -> Make:
 def theirs(collate: Collate) -> Make:
     """Makes images by the transforms of torchvision that are equivalent."""
     transform, given = torchvision_equivalent(collate), {"image": tv_tensors.Image(picture())}
+    step = collate.steps[0]
+    if isinstance(step, augment.ScaleJitter):
+        transform = Canvas(v2.ScaleJitter, (step.target_size, step.scale_range), step.target_size, step)
+    elif isinstance(step, augment.RandomShortestSize):
+        sizes = list(step.min_size), step.max_size
+        transform = Canvas(v2.RandomShortestSize, sizes, step.canvas(HEIGHT, WIDTH), step)
     if needs_boxes(collate):
         given["boxes"] = tv_tensors.BoundingBoxes(BOXES, format="XYXY", canvas_size=(HEIGHT, WIDTH))
 
@@ -108,6 +114,23 @@ def differs(first: Make, second: Make, draws: int) -> bool:
     torch.manual_seed(0)
     one, other = features(first(draws)), features(second(draws))
     return bool((ks(one, other, SLACK) > MOST_KS).any() or (ends(one, other, SLACK) > MOST_ENDS).any())
+
+
+class Canvas(nn.Module):
+    """A resize of torchvision's and its result on a canvas, as its detection recipes crop and pad afterwards."""
+
+    def __init__(self, kind: Any, sizes: tuple[Any, Any], canvas: tuple[int, ...], step: Any) -> None:
+        super().__init__()
+        self.resize = kind(*sizes, v2.InterpolationMode(step.interpolation), step.antialias)
+        self.canvas, self.fill = canvas, list(step.fill)
+
+    def forward(self, given: dict[str, Any]) -> dict[str, Any]:
+        image, share = self.resize(given["image"]), float(torch.rand(1))
+        sides = [(have, want) for have, want in zip(image.shape[1:], self.canvas, strict=True)]
+        top, left = (int(max(have - want, 0) * share) for have, want in sides)
+        image = v2.functional.crop(image, top, left, *(min(pair) for pair in sides))
+        rows, cols = (max(want - have, 0) for have, want in sides)
+        return {"image": v2.functional.pad(image, [0, 0, cols, rows], fill=self.fill)}
 
 
 def pairs(transform: Any) -> Make:

@@ -16,7 +16,7 @@ from mmload.render import level_operations as levels
 from mmload.render.level_operations import MOST_NUMBERS
 from mmload.render.plan import Plan, Program
 from mmload.render.torch_levels import run_program
-from mmload.render.torch_rendering import copied
+from mmload.render.torch_rendering import upload
 
 
 def all_colors(step: int) -> Tensor:
@@ -51,9 +51,9 @@ def test_hsv_kernel_all_colors_are_those_of_the_reference(numbers: tuple[int, fl
 def test_hsv_by_torch_is_the_kernel(numbers: tuple[int, float, float]) -> None:
     image = all_colors(5)
     program = Program.single_operation(levels.HSV, 1, *numbers)
-    made = run_program(copied(program, image.device).description, image[None].float(), 255.0)[0]
+    made = run_program(upload(program, image.device)[0], image[None].float(), 255.0)[0]
     assert torch.equal(made.to(torch.uint8), by_kernel(image, *numbers))
-    floats = run_program(copied(program, image.device).description, image[None] / 255, 1.0)[0] * 255
+    floats = run_program(upload(program, image.device)[0], image[None] / 255, 1.0)[0] * 255
     apart = (floats - made).abs()
     assert apart.mean() < 3  # without the rounding of uint8 HSV
 

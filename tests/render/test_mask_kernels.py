@@ -15,7 +15,7 @@ from mmload.batch import Batch, make_batch
 from mmload.render import level_operations as levels
 from mmload.render.plan import Plan
 from mmload.render.torch_levels import warped
-from mmload.render.torch_rendering import copied
+from mmload.render.torch_rendering import upload
 from mmload.render.torch_sampling import on_canvas, picked
 
 COUNT, HEIGHT, WIDTH = 24, 37, 53
@@ -55,7 +55,7 @@ LISTS: dict[str, list[nn.Module]] = {
 
 def by_torch(plan: Plan, masks: Tensor) -> Tensor:
     """Moves masks by torch's operations, as if they were images with the fill of masks."""
-    there: Plan = copied(plan, masks.device).description
+    there: Plan = upload(plan, masks.device)[0]
     if there.padding is not None:
         there = replace(there, padding=replace(there.padding, fill=(float(there.padding.mask_fill),)))
     moved = picked(masks[:, None], there)

@@ -11,7 +11,7 @@ from test_level_kernels import EXACT, pictures
 from mmload.render import level_operations as levels
 from mmload.render import torch_levels
 from mmload.render.plan import OperationSlot, Program, chain, one_of
-from mmload.render.torch_rendering import copied
+from mmload.render.torch_rendering import upload
 
 COUNT = 6
 WARP = (0.9137, -0.2171, 3.113, 0.1531, 1.1017, -4.371)
@@ -30,7 +30,7 @@ def compiled(program: Program, images: torch.Tensor) -> torch.Tensor:
 
 def by_torch(program: Program, images: torch.Tensor, white: float) -> torch.Tensor:
     """The images after a program, by torch's operations."""
-    return torch_levels.run_program(copied(program, images.device).description, images, white)
+    return torch_levels.run_program(upload(program, images.device)[0], images, white)
 
 
 def batch() -> torch.Tensor:

@@ -15,7 +15,7 @@ from mmload import augment, presets
 from mmload.augment.collate import Collate, collates_of
 from mmload.augment.step import batch_of_epoch, view_seeds
 from mmload.batch import Batch, fields_of
-from mmload.render.torch_rendering import copied
+from mmload.render.torch_rendering import upload
 
 COUNT = 8
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -162,10 +162,10 @@ def test_a_description_is_copied_with_its_values() -> None:
         np.array(0.25),
         np.zeros((0, 4), np.float32),
     ]
-    for tensor, array in zip(copied(tuple(arrays), CPU).tensors, arrays, strict=True):
+    for tensor, array in zip(upload(tuple(arrays), CPU)[1], arrays, strict=True):
         assert tensor.dtype == torch.from_numpy(array.copy()).dtype
         assert np.array_equal(tensor.numpy(), array)
     records = np.zeros(2, [("a", np.int64)])
-    made = copied((arrays[0], (1.5, "x"), records), META).description
+    made = upload((arrays[0], (1.5, "x"), records), META)[0]
     assert made[0].device == META
     assert made[1:] == ((1.5, "x"), records)
