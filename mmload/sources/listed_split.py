@@ -332,9 +332,8 @@ class ValuesSplit(ListedSplit):
         for index in spread_indices(len(self)):
             with suppress(SampleError, ValueError):  # raised again when the sample is read
                 samples.append(self.values(index, self.reader(index)))
-        if not samples:
-            with naming("", SampleError):
-                samples.append(self.values(0, self.reader(0)))
+        with naming("", SampleError):
+            samples = samples or [self.values(0, self.reader(0))]
         return Schema(samples, self.decoder, {name: name for name in self.fields})
 
     def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:

@@ -80,7 +80,8 @@ class PythonSource:
         datasets = {name: self._make(spec) for name, spec in self._names.items()}
         if len(datasets) == 1:
             only = next(iter(datasets.values()))
-            datasets = dict(only) if _is_splits(only) else datasets
+            if isinstance(only, Mapping) and only and all(isinstance(name, str) for name in only):
+                datasets = dict(only)
         splits = {name: self._split(name, dataset) for name, dataset in datasets.items()}
         _same_classes({f"split {name}": split.classes for name, split in splits.items()})
         return splits
@@ -245,10 +246,6 @@ def _same_classes(named: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 def _is_spec(spec: str) -> bool:
     return all(part.isidentifier() for side in spec.partition(":")[::2] for part in side.split("."))
-
-
-def _is_splits(dataset: object) -> bool:
-    return isinstance(dataset, Mapping) and bool(dataset) and all(isinstance(name, str) for name in dataset)
 
 
 _TIMES = 3

@@ -252,11 +252,12 @@ def _named(key: str, taken: Mapping[str, Key]) -> str:
 
 def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
     """Returns the field of a tuple's value: an image, then its mask or target, then features; else its position."""
+    dimensions = getattr(value, "ndim", 0 if isinstance(value, int | float) else None)
     if isinstance(value, str):
         guess = "text"
     elif _is_image(value):
         guess = "images" if "images" not in taken else "masks"
-    elif _is_number(value) or (position > 0 and (getattr(value, "ndim", 0) == 1 or _is_sequence(value))):
+    elif dimensions == 0 or (position > 0 and (dimensions == 1 or _is_sequence(value))):
         guess = "targets"
     else:
         guess = "features"
@@ -266,10 +267,6 @@ def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
 def _is_image(value: Any) -> bool:
     is_array = isinstance(value, Tensor | np.ndarray) and value.ndim in (2, 3)
     return isinstance(value, Image.Image) or (is_array and str(value.dtype).endswith("uint8"))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) or (isinstance(value, Tensor | np.ndarray) and value.ndim == 0)
 
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
