@@ -32,7 +32,6 @@ from mmload.builder.shard_job import (
     row_bytes,
 )
 from mmload.builder.shards import (
-    UNNAMED,
     UPDATES,
     BuildPaths,
     ShardDivision,
@@ -613,6 +612,7 @@ _OF_BOXES = {
     CLIPPED: "reached over the edge of the image and {were} cut there (clip_boxes)",
     BOXES_CUT: "{were} cut: the transforms keep only a part of the object",
 }
+_OF_WARNINGS = (BOXES, BOXES_DROPPED, IMAGES_EMPTIED)
 
 
 def loss_notes(statistics: Statistics) -> Iterator[str]:
@@ -622,5 +622,5 @@ def loss_notes(statistics: Statistics) -> Iterator[str]:
         if loss in _OF_BOXES:
             text = _OF_BOXES[loss].format(were="was" if losses[loss] == 1 else "were")
             yield f"{losses[loss]:,} of {boxes} {text}"
-        elif loss not in UNNAMED:
+        elif loss not in _OF_WARNINGS:  # its name is the text of a note
             yield f"{loss}: {losses[loss]:,}"
