@@ -36,8 +36,8 @@ class BenchArguments(BenchOptions):
         on_a_disk(self.source)
         if self.build and self.source is None:
             raise UsageError("--build reads the photographs themselves: give --source ROOT")
-        for name, path in {"--json": self.json_file, "--plot": self.plot}.items():  # before minutes of measuring
-            check_target(name, path, self.dataset, self.source)
+        check_target("--json", self.json_file, self.dataset, self.source)  # before minutes of measuring
+        check_target("--plot", self.plot, self.dataset, self.source, endings=[".png"])
 
 
 @takes(BenchArguments)
@@ -51,7 +51,7 @@ def bench(options: BenchArguments) -> None:
     from mmload.store.manifest import read
 
     if options.plot is not None:
-        check_plot(options.plot)
+        check_plot()
     expected = f"(about {options.seconds:.0f} s in all{'' if options.full else '; --full takes ten minutes'})"
     contents = read(options.dataset).contents if options.record else ""
     with interruptible("nothing was changed"):
@@ -64,18 +64,19 @@ def bench(options: BenchArguments) -> None:
             progress=lambda text: doing(f"{text} {expected}"),
             began=began,
         )
+    contenders = [row for row in record.rows if row.contends]
+    is_measured = any(row.rate for row in contenders)
     written = []  # first: what took minutes to measure is not lost to a full stdout
     if options.json_file is not None:
         write_result(options.json_file, json.dumps(record.as_json(), indent=1) + "\n")
         written.append(f"record: {options.json_file}")
-    if options.plot is not None:
+    if options.plot is not None and is_measured:
         draw(record, options.plot)
         written.append(f"chart: {options.plot}")
     if options.record:
         written.append(record_result(options.dataset, "bench", _without_turns(record), contents))
     show(*report_text(record).split("\n"), *written)
-    contenders = [row for row in record.rows if row.contends]
-    if not any(row.rate for row in contenders):
+    if not is_measured:
         reasons = "; ".join(dict.fromkeys(row.failure or "there was no time" for row in contenders))
         fail(f"no loader could be measured: {reasons or 'none can run'}", 1)
 

@@ -46,7 +46,8 @@ def info(
 
     body: Any
     lines_of: Callable[[Any], list[str]]
-    with options.opened_at(dataset) as (folder, manifest):
+    with options.dataset_at(dataset) as opened:
+        folder, manifest = opened.folder, opened.manifest
         if rows or file is not None:
             asked = origins(folder, manifest, split, rows) if rows else rows_of(folder, manifest, split, file or "")
             body, lines_of = [one._asdict() for one in asked], summary.origin_lines

@@ -6,7 +6,7 @@ import functools
 import inspect
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -19,8 +19,6 @@ from mmload.remote.urls import check_no_url, is_url
 
 if TYPE_CHECKING:
     from mmload.store.dataset import Dataset as OpenDataset
-    from mmload.store.dataset_folder import Folder
-    from mmload.store.manifest import Manifest
     from mmload.view.training import Training
 
 
@@ -72,31 +70,17 @@ DatasetOrUrl = Annotated[str, typer.Argument(metavar="DATASET", help="A built da
 
 
 @contextmanager
-def opened_at(place: str) -> Iterator[tuple[Folder, Manifest]]:
-    """Opens a dataset's folder, or what is at a URL; what is read of that lies in a temporary folder until the end.
+def dataset_at(place: str) -> Iterator[OpenDataset]:
+    """Opens a dataset at a path or a URL; what is read of a URL lies in a temporary folder until the end.
 
     Raises:
         StoreError: if there is no finished dataset.
         RemoteError: if object storage cannot be read.
     """
-    if is_url(place):
-        with dataset_at(place) as dataset:
-            yield dataset.folder, dataset.manifest
-    else:
-        from mmload.store.dataset_folder import open_folder  # without torch, which takes a second to import
+    from mmload.remote.opening import open as open_dataset  # imports no torch, which takes a second
 
-        yield open_folder(place)
-
-
-@contextmanager
-def dataset_at(place: str) -> Iterator[OpenDataset]:
-    """Opens a dataset at a path or a URL, as :func:`opened_at` does."""
-    from mmload.remote.opening import open as open_dataset
-
-    if not is_url(place):
-        yield open_dataset(place)
-        return
-    with tempfile.TemporaryDirectory(prefix="mmload-", ignore_cleanup_errors=True) as cache:
+    temporary = tempfile.TemporaryDirectory(prefix="mmload-", ignore_cleanup_errors=True) if is_url(place) else None
+    with temporary or nullcontext() as cache:
         yield open_dataset(place, cache=cache)
 
 

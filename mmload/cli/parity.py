@@ -35,7 +35,6 @@ def parity(
         raise UsageError(f"--rows is {rows!r}; give an integer from 1, or all")
     from mmload import parity as checks
 
-    most = None if rows == "all" else int(rows)
     with interruptible("nothing was changed"):
         doing("opening the dataset")
         report = checks.run(
@@ -43,7 +42,7 @@ def parity(
             source,
             trust=trust,
             split=split,
-            rows=most,
+            rows=None if rows == "all" else int(rows),
             seed=seed,
             threads=threads,
             progress=progress,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,17 +259,11 @@ def test_a_chart_that_cannot_be_drawn_is_an_error(
     whole: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    acts: list[tuple[Callable[[], object], str]] = [
-        (lambda: check_plot(Path("a.pdf")), r"ends in \.png"),
-        (lambda: draw(record(BROKEN), tmp_path / "a.png"), "nothing to draw"),
-        (lambda: draw(whole, tmp_path / "no" / "a.png"), "cannot write"),
-    ]
-    for act, message in acts:
-        with pytest.raises(MmloadError, match=message):
-            act()
+    with pytest.raises(MmloadError, match="cannot write"):
+        draw(whole, tmp_path / "no" / "a.png")
     monkeypatch.setattr("mmload.bench.report.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install '\.\[plot\]'"):
-        check_plot(Path("a.png"))
+        check_plot()
 
 
 # BenchOptions, models

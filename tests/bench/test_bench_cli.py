@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ from mmload.store.dataset import Dataset
         (["nowhere", "--build"], 2, "--build reads the photographs themselves: give --source ROOT"),
         (["nowhere", "--json", "no/such/a.json"], 2, "the folder no/such does not exist"),
         (["nowhere", "--json", "."], 2, "is a folder"),
+        (["nowhere", "--plot", "a.pdf"], 2, r"--plot is a.pdf; give a name that ends in \.png"),
         (["copy", "--size", 33], 2, "--size is 33, the stored images are 32 x 32; use 1 to 32"),
         (["copy", "--loaders", "tfds"], 2, "no loader has that in its name"),
         (
@@ -61,8 +63,10 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
     ]
     record = Record(settings={}, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
     monkeypatch.setattr("mmload.bench.run.run_on_dataset", lambda *_, **__: record)
-    done = mmload("bench", "nowhere", "--json", tmp_path / "a.json")
+    chart = ["--plot", tmp_path / "a.png"] if find_spec("matplotlib") else []
+    done = mmload("bench", "nowhere", "--json", tmp_path / "a.json", *chart)
     assert done.returncode == 1
+    assert not (tmp_path / "a.png").exists()
     assert done.stderr == "mmload: no loader could be measured: OSError: it is full; its process died\n"
     assert "failed: mmload.Loader: its process died" in done.stdout
     assert json.loads((tmp_path / "a.json").read_text()) == record.as_json()
