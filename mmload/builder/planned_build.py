@@ -32,7 +32,6 @@ from mmload.builder.shard_job import (
     row_bytes,
 )
 from mmload.builder.shards import (
-    UNNAMED,
     UPDATES,
     BuildPaths,
     ShardDivision,
@@ -135,7 +134,7 @@ class PlannedBuild:
         on_note: Callable[[str], None] | None = None,
         command: Sequence[str] = (),
     ) -> None:
-        self._on_note = on_note
+        self._note = on_note or (lambda text: None)
         if changes is not None and recipe.root is None and recipe.out is not None:
             recipe = replace(recipe, root=source_of(recipe.out))
             self._note(f"updates {recipe.out} from {recipe.root}, where its source was before")
@@ -153,7 +152,7 @@ class PlannedBuild:
         if recipe.side is not None:
             sizes = {} if recipe.is_side_given else some_sizes(self.splits)
             recipe = recipe.with_default_transforms(boxes=has_boxes(self.splits), sizes=sizes.values())
-        self.recipe, self.progress = recipe, progress
+        self.recipe, self._progress = recipe, progress or (lambda done, total: None)
         self.chain, self._tried = TransformChain(recipe.transforms), TriedSamples()
         self.plan: dict[str, Any] = {
             "recipe": replace(recipe, exclude=excluded).resolved(),
@@ -173,10 +172,6 @@ class PlannedBuild:
         if self.previous is not None:
             self.splits, compared = self.previous.compare(recipe, self.splits)
             self.plan |= compared
-
-    def _note(self, text: str) -> None:
-        if self._on_note is not None and text:
-            self._on_note(text)
 
     def run(
         self, engine: Engine, chosen: slice = slice(None), *, shared: bool = False, overwrite: bool = False
@@ -343,25 +338,21 @@ class PlannedBuild:
         if rows:
             size = sum(count * size for count, size in rows)
             self._note(f"writes {bytes_text(size)} in {counted(len(rows), 'shard')} to {self.out}")
-            self._note(self._enlarged())
+            if self._fits and self.recipe.transforms:
+                self._note_enlarged(self.recipe.transforms[-1])
 
-    def _enlarged(self) -> str:
-        """Returns a sentence if the default transforms enlarge some of the images that were tried; else ""."""
-        if not self._fits or not self.recipe.transforms:
-            return ""
-        last = self.recipe.transforms[-1]
+    def _note_enlarged(self, last: Mapping[str, Any]) -> None:
+        """Notes whether the last default transform enlarges some of the images that are tried."""
         side = max if last["step"] == "Letterbox" else min
         least = last["size"] if isinstance(last["size"], int) else side(last["size"])
         tried = some_sizes(self._listed_splits)
         smaller = {name: size for name, size in tried.items() if size is not None and side(size) < least}
-        if not smaller:
-            return ""
-        name, (height, width) = next(iter(smaller.items()))
-        return (
-            f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {least}, "
-            f"such as {name!r:.80} of {width} x {height} pixels; give a smaller --size, or --layout variable, which "
-            "enlarges none"
-        )
+        for name, (height, width) in islice(smaller.items(), 1):
+            self._note(
+                f"{len(smaller)} of {counted(len(tried), 'image')} that were tried are enlarged to --size {least}, "
+                f"such as {name!r:.80} of {width} x {height} pixels; give a smaller --size, or --layout variable, "
+                "which enlarges none"
+            )
 
     def sealed(self, plans: Iterable[ShardPlan], paths: BuildPaths) -> dict[ShardPlan, ShardSummary]:
         """Finds the shards that are finished, but not those with skipped samples if this run may not skip any."""
@@ -372,8 +363,7 @@ class PlannedBuild:
         self.built += samples
         self.skipped += skipped
         self._check_skipped(self._left_out + self.skipped)
-        if self.progress is not None:
-            self.progress(self._done + self.built, self._total)
+        self._progress(self._done + self.built, self._total)
 
     def _check_skipped(self, count: int) -> None:
         if count > self._most_skipped:
@@ -622,6 +612,7 @@ _OF_BOXES = {
     CLIPPED: "reached over the edge of the image and {were} cut there (clip_boxes)",
     BOXES_CUT: "{were} cut: the transforms keep only a part of the object",
 }
+_OF_WARNINGS = (BOXES, BOXES_DROPPED, IMAGES_EMPTIED)
 
 
 def loss_notes(statistics: Statistics) -> Iterator[str]:
@@ -631,5 +622,5 @@ def loss_notes(statistics: Statistics) -> Iterator[str]:
         if loss in _OF_BOXES:
             text = _OF_BOXES[loss].format(were="was" if losses[loss] == 1 else "were")
             yield f"{losses[loss]:,} of {boxes} {text}"
-        elif loss not in UNNAMED:
+        elif loss not in _OF_WARNINGS:  # its name is the text of a note
             yield f"{loss}: {losses[loss]:,}"

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 import mmload
 from mmload.errors import BuildError
-from mmload.records import BOXES, BOXES_CUT, BOXES_DROPPED, CLIPPED, IMAGES_EMPTIED, FieldSpec
+from mmload.records import FieldSpec
 from mmload.runtime.files import TOKEN_BYTES, begin_sync, read_regular, sync, sync_folder, write_atomically
 from mmload.runtime.intrinsics import array_at
 from mmload.runtime.kernels import inlined, numba_compiled
@@ -56,10 +56,6 @@ from mmload.store.variable_rows import Bytes, VariableRows
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-UNNAMED = (CLIPPED, BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED)
-"""Losses that a person expects, or that are said in other words; of all others the name is the text of a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
