@@ -78,10 +78,10 @@ class Batch(TensorClass):
         """Returns the fields that the batch has, with their dtypes and shapes."""
         if lazy_rows(self):
             return f"Batch({len(self)} rows of variable size)"
-        fields = {name: value for name, value in self.items() if isinstance(value, Tensor)}
-        extra: dict[str, Any] = {} if self.extra is None else dict(self.extra.items())
-        more = {f"extra[{name!r}]": value for name, value in extra.items()}
-        lines = [f"    {name}: {_shape_text(value)}," for name, value in (fields | more).items()]
+        lines = [
+            f"    {name}: {str(value.dtype).removeprefix('torch.')} {list(value.shape)},"
+            for name, value in fields_of(self).items()
+        ]
         return "\n".join(["Batch(", *lines, f"    batch_size={list(self.batch_size)}, device={self.device})"])
 
     def boxes_as(self, box_format: str) -> Tensor:
@@ -271,10 +271,6 @@ Batch.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-a
 
 _OF_BOXES = ("difficult", "iscrowd", "area", "keypoints")
 """Fields with a value per box that torchvision's targets have, too."""
-
-
-def _shape_text(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def _array(value: Tensor) -> npt.NDArray[Any]:

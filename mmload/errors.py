@@ -107,7 +107,11 @@ def one_line(text: str) -> str:
     Surrogates that stand for the bytes of a name (PEP 383), as Python reads names in a locale that is not UTF-8, become
     the text that these bytes are in UTF-8.
     """
-    text = re.sub("[\udc80-\udcff]+", _as_utf8, text)
+    text = re.sub(
+        "[\udc80-\udcff]+",
+        lambda found: found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape"),
+        text,
+    )
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
@@ -130,10 +134,6 @@ def without_secrets(text: str) -> str:
     for pattern, safe in _SECRETS:
         text = pattern.sub(safe, text)
     return text
-
-
-def _as_utf8(surrogates: re.Match[str]) -> str:
-    return surrogates[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:

@@ -218,7 +218,7 @@ class Sample:
         fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
         size: (height, width) of the image in its file, before any transform; None without an image.
         losses: counts of what was left out or looks wrong, by names such as :data:`CLIPPED`; any other name is the
-            text of a note, such as :data:`OTHER_SIZE`, which its count and first samples follow.
+            text of a note, such as :data:`OTHER_SIZE`, which its count follows.
         inside: (top, left, height, width) of the image within ``images``; None: there is no border.
         cut: bool [M], the boxes of which a transform has cut something off; None: none.
         encoded: the source's own JPEG, which simplejpeg decodes to exactly ``images``; None: the source has another

@@ -215,7 +215,7 @@ def read(cache: Path, log: Path, squares: str, squares_url: str, photographs: st
     """Reads rows of both datasets and compares them, until standard input ends; a reader's whole life."""
     import select
 
-    chunks.CHUNK_BYTES, chunk_map.MOST_IDLE, chunk_map.WINDOW = CHUNK_BYTES, 2, 4
+    chunks.CHUNK_BYTES, chunk_map.MOST_IDLE, chunk_map.CHUNKS_OF_WINDOW = CHUNK_BYTES, 2, 4
     draw, rows = random.Random(seed), 0
     open_remote = lambda url: mmload.open(url, cache=cache, cache_limit=LIMIT, parallel=4)["train"]  # noqa: E731
     local = [mmload.open(path)["train"] for path in (squares, photographs)]

@@ -26,7 +26,7 @@ def test_batch_repr_lists_present_fields_with_full_shapes(batch: Batch) -> None:
         "Batch(",
         "    images: uint8 [4, 3, 8, 8],",
         "    targets: int64 [4],",
-        "    extra['depth']: float32 [4],",
+        "    depth: float32 [4],",
         "    batch_size=[4], device=None)",
     ]
 

@@ -36,7 +36,7 @@ from mmload.loader import order, orders
 from mmload.loader.tiers import TIERS
 from mmload.parity.load import ROWS
 from mmload.records import FIELD_NAMES
-from mmload.remote.chunk_map import MOST_IDLE, WINDOW
+from mmload.remote.chunk_map import CHUNKS_OF_WINDOW, MOST_IDLE
 from mmload.remote.chunks import CHUNK_BYTES
 from mmload.remote.object_store import RETRIES
 from mmload.remote.urls import PARALLEL
@@ -298,9 +298,9 @@ def texts_of_constants() -> dict[str, list[str]]:
         "docs/variable-size.md": [f"The rows of {order.BATCHES_SORTED} batches"],
         "docs/clusters.md": [
             f"{chunk} MiB of successive rows",
-            f"each window of {WINDOW} chunks ({WINDOW * chunk // 1024} GiB)",
-            f"Up to {WINDOW} chunks per field are fetched ahead, by `parallel={PARALLEL}` requests",
-            f"up to {(WINDOW + MOST_IDLE + PARALLEL) * chunk / 1024:g} GiB per field and process",
+            f"each window of {CHUNKS_OF_WINDOW} chunks ({CHUNKS_OF_WINDOW * chunk // 1024} GiB)",
+            f"Up to {CHUNKS_OF_WINDOW} chunks per field are fetched ahead, by `parallel={PARALLEL}` requests",
+            f"up to {(CHUNKS_OF_WINDOW + MOST_IDLE + PARALLEL) * chunk / 1024:g} GiB per field and process",
             f"It copies {PARALLEL} files at once",
             f"up to {RETRIES['max_retries']} times, with a backoff from {waits[0]:g} s to {waits[1]:g} s",
             f"is {row:,} bytes, so a billion are {row / 1e3:.0f} TB: {shards[0]:,.0f} shards of 1 GiB",

@@ -186,13 +186,13 @@ class Collate(nn.Module):
         Returns:
             Images for images, else a Batch, in the collate's dtype and memory format.
         """
-        made = self.render(given_samples(batch), generator, self._memory)
+        made = self.render(given_samples(batch), generator)
         return made.images if isinstance(batch, Tensor | np.ndarray) else made
 
-    def render(self, given: Given, generator: torch.Generator | None, memory: MemoryPool) -> Batch:
-        """Renders samples, in memory of a pool if on a CPU; seeds that they do not have are drawn by the generator.
+    def render(self, given: Given, generator: torch.Generator | None, memory: MemoryPool | None = None) -> Batch:
+        """Renders samples; seeds that they do not have are drawn by the generator.
 
-        Variable-size images are rendered on a CPU.
+        Variable-size images are rendered on a CPU. Memory there is of a pool: ``memory``; None: the collate's.
         """
         device = self.device or given.one.device
         is_rendered_there = device.type != "cpu" and given.sizes is None and not self.joining_step
@@ -208,7 +208,7 @@ class Collate(nn.Module):
         prepared = self.prepare(batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, masks=masks)
         if is_rendered_there:
             return prepared.finish(prepared.render_images(images))
-        out = memory.empty(prepared.shape, prepared.dtype, prepared.memory_format)
+        out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
         prepared.render_batch(images, out)
         finished = prepared.finish(out)
         return finished if device.type == "cpu" else on_device(finished, device)

@@ -100,7 +100,7 @@ class RandomGrayscale(OperationStep):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         self.check_images(plan)
-        return plan.grayed(draws.chance(self.p))
+        return plan.followed_by(self.program(plan, draws))
 
 
 @lru_cache(maxsize=64)

@@ -47,25 +47,23 @@ class RandomErasing(Step):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Draws one rectangle per sample: the first of ten that is smaller than the image, else none."""
         channels = plan.source[0]
-        if self.value is not None and len(self.value) not in (1, channels):
+        values = None if isinstance(self.value, str) else self.value
+        if values is not None and len(values) not in (1, channels):
             raise ValueError(
-                f"value has {counted(len(self.value), 'number')} and the images {counted(channels, 'channel')}"
+                f"value has {counted(len(values), 'number')} and the images {counted(channels, 'channel')}"
             )
         applied = draws.chance(self.p)
         frame = plan.height, plan.width
         top, left, rows, cols = drawn_windows(draws, frame, self.scale, self.ratio, (0, 0), are_holes=True)
-        noise = draws.bits(1)[:, 0] if self.value is None else None
-        hole = Hole(top=top, left=left, height=rows * applied, width=cols * applied, value=self.value, noise=noise)
+        noise = draws.bits(1)[:, 0] if values is None else None
+        hole = Hole(top=top, left=left, height=rows * applied, width=cols * applied, value=values, noise=noise)
         return plan.with_hole(hole)
 
-    def extra_repr(self) -> str:
-        return f"p={self.p}, scale={self.scale}, ratio={self.ratio}, value={self.value or 'random'!r}"
 
-
-def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | None:
-    """Checks one number or one per channel; None stands for noise."""
+def _value(value: float | Sequence[float] | str) -> tuple[float, ...] | str:
+    """Checks one number, one per channel, or "random", and returns it."""
     if not isinstance(value, str):
         return per_channel("value", value)
     if value != "random":
         raise argument_error("value", value, "a number, one per channel, or 'random'")
-    return None
+    return value

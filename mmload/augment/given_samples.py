@@ -114,7 +114,7 @@ def given_samples(given: Any) -> Given:
     if isinstance(given, Tensor):
         if given.dim() != 4:
             raise ValueError(f"images have the shape {tuple(given.shape)}, expected [B, C, H, W]")
-        return Given(Batch(batch_size=[len(given)]), given)
+        return Given(make_batch({}, len(given)), given)
     if not isinstance(given, Batch) and (not isinstance(given, Sequence) or isinstance(given, str) or not given):
         raise TypeError(f"got {shown(given) if given or given is None else 'an empty list'}, expected {EXPECTED}")
     if not isinstance(given, Batch) and not all(isinstance(row, Batch) for row in given):

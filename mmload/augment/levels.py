@@ -229,7 +229,7 @@ class _OfSteps(LevelStep):
 
     def __init__(self, transforms: Sequence[nn.Module] | nn.ModuleList) -> None:
         super().__init__()
-        steps = list(transforms) if isinstance(transforms, nn.ModuleList | Sequence) else []
+        steps: list[Any] = list(transforms) if isinstance(transforms, nn.ModuleList | Sequence) else []
         if not steps:
             raise argument_error("transforms", transforms, "a list of at least one step")
         for step in steps:
@@ -239,12 +239,8 @@ class _OfSteps(LevelStep):
                     "flips, RandomGrayscale and steps that change levels"
                 )
         self.transforms = nn.ModuleList(steps)
+        self.inner: Sequence[LevelStep | OperationStep] = steps
         self.moves_pixels = any(step.moves_pixels for step in steps)
-
-    @property
-    def inner(self) -> list[LevelStep | OperationStep]:  # type: ignore[override]  # it is read alone
-        """The steps, in order."""
-        return [step for step in self.transforms if isinstance(step, LevelStep | OperationStep)]
 
     def check_images(self, plan: Plan) -> None:
         for step in self.inner:

@@ -125,18 +125,14 @@ class CutMix(_Mix):
     }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws the rectangles."""
-        return Mixing(boxes=self.boxes(draws, plan.height, plan.width))
-
-    def boxes(self, draws: Draws, height: int, width: int) -> Numbers:
-        """Draws the rectangles that are pasted: int64 [B, 4], x1 y1 x2 y2; empty where a sample is not mixed."""
-        applied = draws.chance(self.p)
+        """Draws the rectangles that are pasted; empty where a sample is not mixed."""
+        applied, height, width = draws.chance(self.p), plan.height, plan.width
         half = 0.5 * np.sqrt(1.0 - beta(draws, self.alpha))
         x, y = draws.integers((0, width - 1), (0, height - 1))
         across, over = (half * width).astype(np.int64), (half * height).astype(np.int64)
         left, right = np.maximum(x - across, 0), np.minimum(x + across, width)
         top, bottom = np.maximum(y - over, 0), np.minimum(y + over, height)
-        return np.stack((left, top, right, bottom), 1) * applied[:, None]
+        return Mixing(boxes=np.stack((left, top, right, bottom), 1) * applied[:, None])
 
 
 class MixChoice(MixStep):
@@ -171,7 +167,7 @@ class MixChoice(MixStep):
             raise argument_error(
                 "num_classes", [step.num_classes for step in mixing], "the same for all steps of a choice"
             )
-        self.transforms = nn.ModuleList(mixing)
+        self.transforms, self.inner = nn.ModuleList(mixing), mixing
         self.num_classes = classes.pop()
         self.makes_floats = any(step.makes_floats for step in mixing)
         self.p = weights(p, len(mixing))
@@ -191,11 +187,6 @@ class MixChoice(MixStep):
                 boxes = 0 if found.boxes is None else found.boxes
                 found = replace(found, boxes=np.where(here[:, None], part.boxes, boxes))
         return found
-
-    @property
-    def inner(self) -> list[MixStep]:  # type: ignore[override]  # it is read alone
-        """The steps to choose from."""
-        return [step for step in self.transforms if isinstance(step, MixStep)]
 
 
 def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:

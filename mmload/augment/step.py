@@ -40,7 +40,8 @@ from torch import Tensor, nn
 
 from mmload.augment.arguments import chance, integer
 from mmload.augment.given_samples import given_samples
-from mmload.batch import Batch, Fields, fields_of, with_fields
+from mmload.batch import Batch, Fields, fields_of, make_batch, with_fields
+from mmload.lazy import lazy_property
 from mmload.records import PER_BOX, SEGMENTS, dtype_name
 from mmload.render.level_operations import NONE
 from mmload.render.plan import Plan, Program
@@ -105,6 +106,11 @@ class DeclaredStep(nn.Module):
         for step in self.inner:
             step.check_fields(fields)
 
+    @lazy_property
+    def _collates(self) -> dict[torch.dtype, Any]:
+        """Collates of the step alone, by dtype."""
+        return {}
+
     def alone(
         self, images: Tensor, targets: Tensor | None, seeds: Tensor | None, generator: torch.Generator | None
     ) -> Batch:
@@ -113,13 +119,15 @@ class DeclaredStep(nn.Module):
         Returns:
             Images in their dtype, but floats where the step makes some, and the targets.
         """
-        batch = given_samples(images).batch
-        if seeds is not None and len(seeds) != len(batch):
-            raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(batch)},): one per image")
+        given, more = given_samples(images), {"targets": targets, "seeds": seeds}
+        if seeds is not None and len(seeds) != len(images):
+            raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(images)},): one per image")
         levels = torch.float32 if self.makes_floats else torch.uint8  # what becomes of them
         dtype = images.dtype if images.is_floating_point() else levels
-        collate = import_module("mmload.augment.collate").Collate(self, dtype=dtype)  # of a file that imports this one
-        made: Batch = collate(batch.replace(images=images, targets=targets, seeds=seeds), generator)
+        if dtype not in self._collates:  # to make one takes longer than to render an image
+            self._collates[dtype] = import_module("mmload.augment.collate").Collate(self, dtype=dtype)  # a later file
+        batch = make_batch({}, len(images), **{name: value for name, value in more.items() if value is not None})
+        made: Batch = self._collates[dtype].render(given._replace(batch=batch), generator)
         return made
 
     def extra_repr(self) -> str:

@@ -79,7 +79,6 @@ from mmload.sources import (
     KnowsSizes,
     SourceSplit,
     find_splits,
-    finding_note,
 )
 from mmload.sources.decode import Decoder
 from mmload.sources.listed_split import remaining_splits
@@ -607,19 +606,16 @@ def _most_skipped(most: int | str, samples: int, skip: bool) -> int:
 # What the source and the transforms have left out.
 
 
-def split_warnings(statistics: Statistics, images: int) -> list[str]:
-    """Returns warnings about what the transforms dropped of a split; empty if nothing is lost."""
+def split_warnings(statistics: Statistics, images: int) -> Iterator[str]:
+    """Yields a warning about what the transforms dropped of a split, if anything is lost."""
     losses = statistics.losses
-    dropped, emptied = losses.get(BOXES_DROPPED, 0), losses.get(IMAGES_EMPTIED, 0)
-    if not dropped:
-        return []
-    were = "was" if dropped == 1 else "were"
-    bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
-    boxes = counted(losses.get(BOXES, 0), "box", "boxes")
-    return [
-        f"{dropped:,} of {boxes} {were} dropped: the transforms keep no pixel of them{bare}; "
-        "a Letterbox or an exact Resize keeps the whole image",
-    ]
+    if dropped := losses.get(BOXES_DROPPED, 0):
+        emptied, boxes = losses.get(IMAGES_EMPTIED, 0), counted(losses[BOXES], "box", "boxes")
+        bare = f", and {emptied:,} of {counted(images, 'image')} lost all of theirs" if emptied else ""
+        yield (
+            f"{dropped:,} of {boxes} {'was' if dropped == 1 else 'were'} dropped: the transforms keep no pixel of them"
+            f"{bare}; a Letterbox or an exact Resize keeps the whole image"
+        )
 
 
 _OF_BOXES = {
@@ -629,11 +625,11 @@ _OF_BOXES = {
 
 
 def loss_notes(statistics: Statistics) -> Iterator[str]:
-    """Yields notes on what a split lost or what looks wrong, with the first samples."""
+    """Yields notes on what a split lost or what looks wrong."""
     losses, boxes = statistics.losses, counted(statistics.losses.get(BOXES, 0), "box", "boxes")
     for loss in sorted(losses, key=lambda loss: (loss not in _OF_BOXES, loss)):
         if loss in _OF_BOXES:
             text = _OF_BOXES[loss].format(were="was" if losses[loss] == 1 else "were")
             yield f"{losses[loss]:,} of {boxes} {text}"
         elif loss not in UNNAMED:
-            yield finding_note(loss, losses[loss], statistics.first.get(loss, []))
+            yield f"{loss}: {losses[loss]:,}"

@@ -171,9 +171,7 @@ class VersionRows:
     @property
     def statistics(self) -> Statistics:
         """Statistics of the rows, as far as their origins have them."""
-        return Statistics.of_rows(
-            self.origins.tolist(), lambda row: json.loads(self.samples[row])["id"], self.targets.tolist()
-        )
+        return Statistics.of_rows(self.origins.tolist(), self.targets.tolist())
 
     def record(
         self,

@@ -552,11 +552,7 @@ def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:
     if len(words) > 2:
         raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
     root = place(words[0]) if words else recipe.root
-    recipe = replace(recipe, root=root, out=Path(words[1]) if len(words) == 2 else recipe.out)
-    for name in ("root", "out"):
-        if getattr(recipe, name) is None:
-            raise UsageError(f"{config} names no {name}: add it after --config {config}, as in: ROOT OUT")
-    return recipe
+    return replace(recipe, root=root, out=Path(words[1]) if len(words) == 2 else recipe.out)
 
 
 _MOST = 2**20

@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 
 
 UNNAMED = (CLIPPED, BOXES, BOXES_DROPPED, BOXES_CUT, IMAGES_EMPTIED)
-"""Losses that a person expects; of all others the first samples are named, as somebody has to look at them."""
-_FIRST = 3
+"""Losses that a person expects, or that are said in other words; of all others the name is the text of a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +101,6 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         pixels: number of pixels per channel that are summed.
         class_counts: class index -> rows.
         losses: counts of what was left out of the rows, by names such as :data:`mmload.records.CLIPPED`; no zeros.
-        first: for those of the losses that are reported with names, the first samples.
     """
 
     sums: list[int] = []
@@ -110,7 +108,6 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     pixels: int = 0
     class_counts: dict[int, int] = {}
     losses: dict[str, int] = {}
-    first: dict[str, list[str]] = {}
 
     def add(self, other: Statistics) -> None:
         """Adds the statistics of the rows that follow."""
@@ -119,27 +116,21 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self.pixels += other.pixels
         self.class_counts = dict(Counter(self.class_counts) + Counter(other.class_counts))
         self.losses = dict(Counter(self.losses) + Counter(other.losses))
-        for loss, samples in other.first.items():
-            self.first[loss] = [*self.first.get(loss, ()), *samples][:_FIRST]
 
     @staticmethod
-    def of_rows(origins: Sequence[SampleOrigin], name_of: Callable[[int], str], targets: Iterable[int]) -> Statistics:
-        """Returns the statistics of rows with these origins and classes; the function returns a row's sample."""
+    def of_rows(origins: Sequence[SampleOrigin], targets: Iterable[int]) -> Statistics:
+        """Returns the statistics of rows with these origins and classes."""
         summed = [origin for origin in origins if origin.sums]
-        found = Statistics(
+        losses = Counter[str]()
+        for origin in origins:
+            losses.update(origin.losses)
+        return Statistics(
             sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
             squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
             pixels=sum(origin.pixels for origin in summed),
             class_counts=dict(Counter(targets)),
+            losses=dict(losses),
         )
-        losses = Counter[str]()
-        for row, origin in enumerate(origins):
-            losses.update(origin.losses)
-            for loss in origin.losses.keys() - UNNAMED:
-                if len(names := found.first.setdefault(loss, [])) < _FIRST:
-                    names.append(name_of(row))
-        found.losses = dict(losses)
-        return found
 
     def entries(self, classes: int) -> dict[str, Any]:
         """Returns the entries of a split's record that are statistics of its rows.
@@ -210,10 +201,6 @@ class ShardSummary(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     record: ShardRecord = ShardRecord(rows=0, files={})
     statistics: Statistics = msgspec.field(default_factory=Statistics)
     skipped: int = 0
-
-    def dumps(self) -> str:
-        """Returns the summary as JSON text."""
-        return json.dumps(msgspec.to_builtins(self, str_keys=True))
 
 
 UPDATES = "updates"
@@ -301,8 +288,7 @@ class BuildPaths:
     def sealed(self, split: str, index: int) -> ShardSummary | None:
         """Returns the summary of a sealed shard, if all its files exist and have their sizes; else None."""
         try:
-            text = read_regular(self.summary_file(split, index))
-            summary = msgspec.convert(json.loads(text), ShardSummary, str_keys=True)
+            summary = msgspec.json.decode(read_regular(self.summary_file(split, index)), type=ShardSummary)
             files = {self.shard(split, index) / f"{name}.memmap": file for name, file in summary.record.files.items()}
             is_whole = all(place.stat().st_size == file.bytes for place, file in files.items())
         except (OSError, ValueError, RecursionError, OverflowError):
@@ -386,7 +372,7 @@ class ShardWriter:
                 self._append(name, rows)
         self._summary.skipped += len(chunk.skipped)
         classes = cast("Tensor", chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
-        self._summary.statistics.add(Statistics.of_rows(chunk.origins, lambda row: chunk.samples[row][0], classes))
+        self._summary.statistics.add(Statistics.of_rows(chunk.origins, classes))
         self._rows += len(chunk.samples)
 
     def _append(self, name: str, rows: Tensor | VariableRows) -> None:
@@ -421,7 +407,7 @@ class ShardWriter:
             files = {name: records[name] for name in files_of(self._fields)}
             self._summary.record = ShardRecord(rows=self._rows, files=files)
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
-            write_atomically(self._summary_file, self._summary.dumps())
+            write_atomically(self._summary_file, msgspec.json.encode(self._summary))
         return self._summary
 
 

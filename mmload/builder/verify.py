@@ -9,7 +9,6 @@ from __future__ import annotations
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -265,19 +264,14 @@ def repair(
         StoreError: if there is no readable manifest, or a folder of a damaged file is a link.
         BuildError: if the source has changed, so that some faults could not be repaired; all others are.
     """
-    path = Path(path)
-    faults = verify(path)
-    if not faults:
-        with suppress(BuildError), working_folder(path.resolve()):
-            pass  # which removes what a killed repair has left
-        return []
-    manifest = read(path)
-    _check_of_build(path, manifest, faults)
-    check_no_links(path, {fault.file.rpartition("/")[0] for fault in faults})
-    failed = list[str]()
+    path, failed = Path(path), list[str]()
+    read(path)  # it is there
     with working_folder(path.resolve()) as staging:
-        if read(path).contents != manifest.contents:
-            raise BuildError(f"{path} was changed by another command meanwhile; run the repair again")
+        faults, manifest = verify(path), read(path)
+        if not faults:
+            return []
+        _check_of_build(path, manifest, faults)
+        check_no_links(path, {fault.file.rpartition("/")[0] for fault in faults})
         try:
             job, plans = _job_of(path, manifest, source, trust, staging.paths)
             bad = {(fault.split, fault.shard) for fault in faults}

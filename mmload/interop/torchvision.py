@@ -195,8 +195,6 @@ def _argument(step: str, name: str, value: Any) -> Any:
         return list(value) if any(value) else None
     if name in ("value", "fill") and isinstance(value, tuple):
         return value[0] if len(value) == 1 else list(value)
-    if name == "value":
-        return "random"
     if name == "transforms":
         return [equivalent_of(one) for one in value]
     of_enum = {"interpolation": InterpolationMode, "policy": v2.AutoAugmentPolicy}.get(name)

@@ -392,7 +392,7 @@ def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
     split: Any = view.rows
     if not hasattr(split, "chunk_numbers"):
         return None
-    from mmload.remote.chunk_map import WINDOW as CHUNKS
+    from mmload.remote.chunk_map import CHUNKS_OF_WINDOW
 
     edges, last = [np.zeros(1, np.int64)], -1
     for places in row_blocks(len(view)):
@@ -400,9 +400,9 @@ def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
         edges.append(places[np.diff(numbers, prepend=last) != 0])
         last = numbers[-1]
     joined = np.unique(np.concatenate([*edges, [len(view)]]))
-    if len(joined) - 1 <= CHUNKS:
+    if len(joined) - 1 <= CHUNKS_OF_WINDOW:
         return None
-    return chunk_order(joined, CHUNKS, seed)
+    return chunk_order(joined, CHUNKS_OF_WINDOW, seed)
 
 
 BATCHES_SORTED = 64

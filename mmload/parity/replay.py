@@ -56,10 +56,10 @@ Row = tuple[Items, Allowance]
 """A sample, and the allowance for the difference of mmload's image."""
 
 _PLACED = augment.ScaleJitter | augment.RandomShortestSize
-_ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | augment.RandomGrayscale | _PLACED
+_ROUNDED = augment.RandomResizedCrop | augment.Resize | augment.Letterbox | _PLACED
 """Steps whose levels are rounded sums."""
 
-_STILL = augment.Normalize | augment.RandomErasing | augment.RandomGrayscale
+_STILL = augment.Normalize | augment.RandomErasing
 """Steps that leave boxes and masks as they are."""
 
 
@@ -88,7 +88,7 @@ def followable(collate: Collate, *, alone: bool) -> tuple[list[Step], str]:
     """
     steps: list[Step] = []
     for step in collate.steps:
-        noise = isinstance(step, augment.RandomErasing) and step.value is None
+        noise = isinstance(step, augment.RandomErasing) and step.value == "random"
         others = isinstance(step, augment.RandomHSV | augment.Mosaic)  # of which torchvision has none
         if noise or others or not isinstance(step, Step) or (alone and isinstance(step, MixStep)):
             return steps, f"{type(step).__name__}, which torchvision does not do to one sample alone"
@@ -158,8 +158,8 @@ def _after(step: Step, items: Items, allowance: Allowance, draw: StepDraws, k: i
     """Applies one step that mixes no samples to sample ``k``."""
     targets = {name: items[name] for name in items if name == "targets"}
     pixels = {name: item for name, item in items.items() if name != "targets"}
-    if draw.plan.program is not None:
-        pixels, allowance = changed(pixels, draw.plan.program, k, allowance)
+    if program := draw.plan.first_program or draw.plan.program:
+        pixels, allowance = changed(pixels, program, k, allowance)
         return pixels | targets, allowance
     pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)
     if isinstance(step, _ROUNDED):
@@ -234,8 +234,6 @@ def _params(
     if isinstance(step, augment.RandomResizedCrop):
         return {"top": window.top, "left": window.left, "height": window.rows, "width": window.cols}
     if isinstance(step, augment.RandomHorizontalFlip | augment.RandomVerticalFlip) and not window.flips:
-        return None
-    if isinstance(step, augment.RandomGrayscale) and (plan.gray is None or not plan.gray[k]):
         return None
     if isinstance(step, augment.RandomErasing):
         (hole,) = plan.holes

@@ -14,7 +14,6 @@ from mmload.remote.cache_folder import CacheFolder, ChunkFiles
 from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.chunks import Chunks, manifest_at
 from mmload.remote.object_store import Objects, check_parallel, check_process, in_parallel
-from mmload.runtime.files import allow_more_files
 from mmload.store.checksum import crc32
 from mmload.store.dataset import Dataset, Split
 from mmload.store.dataset_folder import Folder, OpenedFile, Places
@@ -51,7 +50,6 @@ class CachedFolder(Folder):
         manifest = manifest_at(objects, version)
         if contents not in (None, manifest.contents):
             raise StoreError(f"{url} holds another dataset than when it was opened; open it again")
-        allow_more_files()  # ahead of an error, which connections to the store would meet as well as files
         self.cache = CacheFolder(cache, limit, objects, manifest)
         super().__init__(self.cache.lists, self.cache.lists, manifest, {})
         self._given = objects.url, cache, limit, parallel

@@ -24,10 +24,10 @@ from mmload.remote.cache_folder import ChunkFiles
 from mmload.store.dataset_folder import MappedRows, Places, PreparedRows, map_over, reserved
 from mmload.store.row_numbers import Numbers
 
-WINDOW = 64
+CHUNKS_OF_WINDOW = 64
 """Chunks of a window of the block order, and the most that are prefetched: 1 GiB of each field."""
 
-MOST_IDLE = WINDOW + 16
+MOST_IDLE = CHUNKS_OF_WINDOW + 16
 """Chunks of a field that stay mapped without use, so that the slowest thread still finds those of its window."""
 
 
@@ -127,7 +127,7 @@ class ChunkMap(MappedRows):
         Raises:
             RuntimeError: if the system has no more threads.
         """
-        tasks = len(self._wanted) + (WINDOW - len(self._ahead) if self._coming else 0)
+        tasks = len(self._wanted) + (CHUNKS_OF_WINDOW - len(self._ahead) if self._coming else 0)
         for _ in range(min(tasks, self._parallel - self._threads)):
             start_new_thread(self._work, ())  # a Thread would wait for its begin, and for the interpreter lock
             self._threads += 1
@@ -140,13 +140,12 @@ class ChunkMap(MappedRows):
                 self._open(chunk)
             except BaseException as failure:
                 error = failure
-            with self._lock:  # at once: who finds it on its way has its use counted before it can be unmapped
+            with self._lock:
                 future = self._arriving.pop(chunk)
                 if error is None:
                     self._mapped[chunk] = None
                 else:
                     self._ahead.discard(chunk)
-                self._end_uses()
             if error is None:
                 future.set_result(None)
             else:
@@ -157,9 +156,9 @@ class ChunkMap(MappedRows):
         """Returns the next chunk to open: one that a batch waits for, or of an epoch; None: the thread ends."""
         with self._lock:
             chunk = next(iter(self._wanted), None)
-            while chunk is None and self._coming and len(self._ahead) < WINDOW:
+            while chunk is None and self._coming and len(self._ahead) < CHUNKS_OF_WINDOW:
                 coming, found = self._coming[-1](), None
-                with suppress(MmloadError):  # the batch that needs those rows meets the same error, and raises it
+                with suppress(Exception):  # the batch that needs those rows meets the same error, and raises it
                     found = None if coming is None else next(coming, None)
                 if found is None:
                     self._coming.pop()

@@ -353,13 +353,13 @@ def _around(
 
 
 @numba_compiled(Lines, Resizes, "int64[::1]", ARENA, OUTPUTS[BYTES])
-def resize(images: Lines, resizes: Resizes, rows: Numbers, arena: Arena, out: Bytes) -> None:
-    """Resizes the window of image ``rows[0]`` to a canvas, ``out`` uint8 [1, C, h, w].
+def resize(images: Lines, resizes: Resizes, image: Numbers, arena: Arena, out: Bytes) -> None:
+    """Resizes the window of image ``image[0]`` to a canvas, ``out`` uint8 [1, C, h, w].
 
     Of a window that is mostly beyond its image only what shows the image is computed, of one that is larger than the
     canvas only what lies on it. A window that keeps its size is copied.
     """
-    fill, mode, ground, reach, k = resizes.fill, resizes.mode, resizes.ground, resizes.reach, rows[0]
+    fill, mode, ground, reach, k = resizes.fill, resizes.mode, resizes.ground, resizes.reach, image[0]
     canvas, place, window = out[0], images.places[k], resizes.windows[k]
     channels, height, width = canvas.shape
     layout, shrink, row = place.layout, place.shrink, -place.first

@@ -20,17 +20,20 @@ from mmload.render.kernel_arguments import (
     FLIPPED_Y,
     OUTPUTS,
     PADDING_MODES,
-    Addresses,
-    Arrival,
+    PIXELS,
+    PLACE,
     Bytes,
     Crops,
     Floats,
+    Lines,
     Numbers,
     Paint,
     Pixels,
+    Places,
+    steps_of,
 )
 from mmload.runtime.intrinsics import LINE, Arena, carve, colored, finish_streams, reshaped, stream
-from mmload.runtime.kernels import ARENA, USED, CallC, KernelCall, inlined, numba_compiled
+from mmload.runtime.kernels import ARENA, RecordArray, inlined, numba_compiled
 
 Index = int | np.uintp
 
@@ -261,6 +264,22 @@ CROPS = {kind: numba_compiled(Crops, Paint, "int64[::1]", ARENA, output)(crop) f
 """The crops, by dtype of the output."""
 
 
+@numba_compiled(Lines, RecordArray(PLACE), "int64, uint8[::1], int64[::1]")
+def copy_images(lines: Lines, made: Places, channels: int, levels: Bytes, rows: Numbers) -> None:
+    """Copies complete images in one of the layouts to other places, as planes [C, H, W]."""
+    for k in range(rows[0], rows[1]):
+        place, start, height, width = lines.places[k], made[k].start, made[k].height, made[k].width
+        memory = lines.decoded if place.layout == PIXELS else lines.memory
+        of_channel, of_line, of_pixel = steps_of(place.layout, height, width, channels)
+        for line in range(channels * height):
+            source = _U(place.start + line // height * of_channel + line % height * of_line)
+            target = _U(start + line * width)
+            for x in range(_U(width) if of_pixel == 1 else _U(0)):  # vectorized
+                levels[target + x] = memory[source + x]
+            for x in range(_U(0) if of_pixel == 1 else _U(width)):
+                levels[target + x] = memory[source + x * _U(of_pixel)]
+
+
 @numba_compiled("float32[::1], float32, arena")
 def fill(out: Floats, value: float, arena: Arena) -> None:
     """Fills ``out``, whose size is a multiple of a cache line, by streams: as fast as memory can be written."""
@@ -269,72 +288,3 @@ def fill(out: Floats, value: float, arena: Arena) -> None:
     for at in range(0, out.size, _FLOATS):
         stream(band, out, _U(at), _U(min(_FLOATS, out.size - at)))
     finish_streams()
-
-
-_step = CallC("int64(uintp)")
-
-# Samples that arrive, are made of other pixels or change their levels, are rendered by one call: one after the other.
-# Calls from Python for each of these steps, four samples at a time, took 50 us per image where levels change and a
-# tenth of the time of a batch of resized crops, as the loops evict the interpreter from the caches. The levels of one
-# sample stay in the L2 cache. Kernels are called by their addresses, so that none is compiled anew into this loop.
-
-
-@numba_compiled("uintp[:, ::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], arena")
-def _run_steps(
-    steps: Addresses,
-    of_rows: int,
-    count: int,
-    ends: Numbers,
-    rows: Numbers,
-    samples: Numbers,
-    failed: Numbers,
-    arena: Arena,
-) -> None:
-    """Runs the steps of each row, and those of the sample that it ends, until a row cannot arrive."""
-    begun = arena[USED]
-    for row in range(count):
-        sample = ends[row] if len(ends) else row
-        rows[0], rows[1], samples[0], samples[1] = row, row + 1, sample, sample + 1
-        for s in range(len(steps) if sample >= 0 else of_rows):
-            arena[USED] = begun
-            _step(steps[s, 0], (steps[s, 1],))
-            if failed[0] >= 0:
-                return
-
-
-EACH: Numbers = np.empty(0, np.int64)
-"""Ends of samples where each row is one."""
-
-_NONE: Numbers = np.array([-1, 0])
-
-
-class RenderingSteps:
-    """Steps of rendering, each a kernel that does rows or samples.
-
-    Attributes:
-        rows: int64 [2], the first row that a step does when it is called, and the one after the last.
-        samples: int64 [2], the same of samples.
-        of_rows: steps of a row: it arrives, is resized or painted.
-        of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
-    """
-
-    def __init__(self) -> None:
-        self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self.of_rows: list[KernelCall] = []
-        self.of_samples: list[KernelCall] = []
-
-    def run(self, count: int, arrival: Arrival | None = None, ends: Numbers = EACH) -> None:
-        """Runs the steps of so many rows.
-
-        Args:
-            count: number of rows.
-            arrival: how rows arrive; the first that cannot is the last.
-            ends: int64 [R], the sample whose last row each is, or -1.
-        """
-        if not self.of_rows and len(self.of_samples) == 1:
-            self.samples[1] = count
-            self.of_samples[0].run()
-            return
-        steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
-        failed = _NONE if arrival is None else arrival.failed
-        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, failed)

@@ -62,6 +62,3 @@ WARPS = frozenset({AFFINE_NEAREST, AFFINE_BILINEAR, PERSPECTIVE_NEAREST, PERSPEC
 MIXES = frozenset({MIX_BEGIN, MIX_ADD, MIX_END})
 MOVES = WARPS | {FLIP_X, FLIP_Y}
 """Operations that move pixels, so that boxes and masks follow."""
-
-BY_PIXEL = frozenset({NONE, BRIGHTNESS, SATURATION, HUE, HSV, GRAY, INVERT, SOLARIZE, POSTERIZE, PERMUTE})
-"""Operations whose result for a pixel depends on that pixel alone, so that a flip after them may come before them."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mmload.errors import counted
 from mmload.render.kernel_arguments import HOLE, Holes, Numbers, Operations, Places, Records
-from mmload.render.level_operations import BY_PIXEL, FLIP_X, FLIP_Y, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
+from mmload.render.level_operations import FLIP_X, FLIP_Y, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import numba_compiled
 
@@ -347,8 +347,7 @@ class Plan:
         height: rows of the output; 0: images are variable-size so far, so that there is no output.
         width: columns of the output.
         canvas: what the images that come in are composed of; None: they are rows as they are stored.
-        first_program: operations on the levels of variable-size images before their windows, which move no pixel;
-            None: none. Images of one size are changed in a pass of their own.
+        first_program: operations on the levels of images before their windows, which move no pixel; None: none.
         top: int64 [B], first row of the source window; may lie outside the image. None: the window is the image.
         left: int64 [B], first column of it.
         rows: int64 [B] or one number, rows of the window.
@@ -357,9 +356,8 @@ class Plan:
         resampling: how the window is resized, and where it lies on the output; None: it is the output.
         flip_x: bool [B], mirrored left to right, after the resize.
         flip_y: bool [B], upside down.
-        gray: bool [B], the channels are replaced by their luma.
         program: operations on the levels after that; None: none.
-        shift: float32 [C]; with ``scale`` the color map (x - shift) * scale, after ``gray``. None: values stay.
+        shift: float32 [C]; with ``scale`` the color map (x - shift) * scale. None: values stay.
         scale: float32 [C].
         holes: rectangles that are overwritten after that.
         mixing: how samples are mixed at the end; None: they are not. Nothing follows it.
@@ -384,7 +382,6 @@ class Plan:
     resampling: Resampling | None = None
     flip_x: Array | None = None
     flip_y: Array | None = None
-    gray: Array | None = None
     program: Program | None = None
     shift: Array | None = None
     scale: Array | None = None
@@ -474,13 +471,6 @@ class Plan:
         """Whether the output has values between two levels, which uint8 cannot hold."""
         return self.mixing is not None and self.mixing.share is not None
 
-    def complete_program(self) -> Program | None:
-        """Returns all operations on levels, the luma included; None: there are none."""
-        if self.gray is None or self.source[0] != 3:
-            return self.program
-        gray = Program.single_operation(GRAY, self.count, apply_mask=self.gray)
-        return gray if self.program is None else chain((gray, self.program))
-
     def per_sample(self, value: Array | int) -> Array:
         """Returns one number per sample, int64 [B], of one for all or one each."""
         return np.full(self.count, value, np.int64) if isinstance(value, int) else value
@@ -488,7 +478,12 @@ class Plan:
     @property
     def _takes_windows(self) -> bool:
         """Whether a crop can still be composed."""
-        return not self.ends and self.program is None
+        return not self.ends and self._is_linear
+
+    @property
+    def _is_linear(self) -> bool:
+        """Whether operations on levels give the same, within a level, before windows are cut out and resized."""
+        return self.program is None or self.program.operations <= {GRAY}
 
     @property
     def _takes_levels(self) -> bool:
@@ -498,13 +493,7 @@ class Plan:
     @property
     def _is_stored(self) -> bool:
         """Whether pixels are those of the image as it is stored: at most its windows are cut out and mirrored."""
-        return (
-            self.canvas is None
-            and self.resampling is None
-            and self.gray is None
-            and self._takes_windows
-            and self._takes_levels
-        )
+        return self.canvas is None and self.resampling is None and self.program is None and self._takes_levels
 
     @property
     def _is_whole(self) -> bool:
@@ -517,9 +506,9 @@ class Plan:
         A bicubic one cannot after a change of colors: it overshoots, and is clipped to levels before they change. A
         nearest one cannot after a flip: which of two pixels is nearest depends on the side from which it counts.
         """
-        if self.program is not None or self.canvas is not None:
+        if not self._is_linear or self.canvas is not None:
             return False
-        colored = self.gray is not None or self.shift is not None
+        colored = self.program is not None or self.shift is not None
         flipped = self.flip_x is not None or self.flip_y is not None
         other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
         padded = self.padding is not None and not self.is_variable_size
@@ -561,7 +550,7 @@ class Plan:
 
         The output has this size; (0, 0): images are variable-size, too.
         """
-        _require(self._takes_resize(resampling.mode))
+        _require(self._takes_resize(resampling.mode) and (self.first_program is None or resampling.antialias))
         narrowed = {} if window is None else self._narrowed(*window)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
         return self._with(**narrowed, resampling=resampling, height=size[0], width=size[1])
@@ -595,7 +584,7 @@ class Plan:
         Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before. A
         change of colors before it would change the fill of the canvas.
         """
-        _require(self.gray is None and self.shift is None)
+        _require(self.program is None and self.shift is None)
         top = _mirrored(resampling.top, self.flip_y, canvas[0] - resampling.rows)
         left = _mirrored(resampling.left, self.flip_x, canvas[1] - resampling.cols)
         return self.resized(None, replace(resampling, top=top, left=left), canvas)
@@ -616,9 +605,9 @@ class Plan:
         return self._with(resampling=placed, height=height, width=width, is_framed=True)
 
     def flipped(self, *, x: Array | None = None, y: Array | None = None) -> Plan:
-        """Adds flips, bool [B] each; before the operations on levels where that gives the same pixels."""
+        """Adds flips, bool [B] each: before operations on levels, which give the same pixels unless some move them."""
         _require(not self.ends and (self.program is None or self.shift is None))
-        if self.program is not None and not self.program.operations <= BY_PIXEL:
+        if self.program is not None and self.program.operations & MOVES:
             flips = [(FLIP_X, x), (FLIP_Y, y)]
             return self.followed_by(
                 chain(
@@ -629,16 +618,10 @@ class Plan:
             )
         return self._with(flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y), is_framed=False)
 
-    def grayed(self, gray: Array) -> Plan:
-        """Adds the luma of the samples where ``gray`` [B] is true."""
-        _require(self._takes_levels)
-        if self.program is not None:
-            return self.followed_by(Program.single_operation(GRAY, self.count, apply_mask=gray))
-        return self._with(gray=gray if self.gray is None else self.gray | gray)
-
     def followed_by(self, program: Program) -> Plan:
-        """Adds operations on levels; on those of variable-size images before their windows."""
-        if self.is_variable_size:
+        """Adds operations on levels: of complete images, whose windows may follow, if they move no pixel."""
+        _require(self._takes_levels)
+        if self._is_whole and not program.operations & MOVES:
             return self._with(first_program=_chained(self.first_program, program))
         both = _chained(self.program, program)
         return self._with(program=both, is_framed=self.is_framed and not both.operations & MOVES)

@@ -19,10 +19,10 @@ from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.arrival import arrive
 from mmload.render.canvas_kernels import paint as paint_tiles
-from mmload.render.changed_images import changed_images, complete_images
-from mmload.render.cpu_kernels import CROPS, EACH, RenderingSteps
+from mmload.render.cpu_kernels import CROPS, copy_images
 from mmload.render.kernel_arguments import (
     BYTES,
+    EACH,
     FLIPPED_X,
     FLIPPED_Y,
     NEEDED,
@@ -43,22 +43,24 @@ from mmload.render.kernel_arguments import (
     Pixels,
     Places,
     Records,
+    RenderingSteps,
     Resizes,
     written,
 )
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES
 from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
+from mmload.render.torch_levels import run_program
 from mmload.render.torch_rendering import (
-    Copy,
-    copied,
+    Uploaded,
     finish_by_torch,
     placed_window,
     resized_batch,
     resized_one_by_one,
+    upload,
 )
 from mmload.render.torch_sampling import picked, windows
-from mmload.runtime.host_memory import MemoryPool, past_caches, scratch, zeros
+from mmload.runtime.host_memory import MemoryPool, copied, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE
 
 _POOL = MemoryPool(spare=4)
@@ -77,7 +79,7 @@ class Rendering:
         self.plan = plan
         self.dtype = dtype
         self._colors = _color_map(plan, dtype)
-        self._copy: Copy | None = None  # on a device, after copy_to
+        self._uploaded: Uploaded | None = None  # after copy_to
         (shift, scale), channels = self._colors, plan.source[0]
         self._shift = np.zeros(channels, np.float32) if shift is None else shift
         self._scale = np.ones(channels, np.float32) if scale is None else scale
@@ -89,15 +91,13 @@ class Rendering:
         They are :data:`~mmload.render.kernel_arguments.NEEDED`.
         """
         plan = self.plan
-        if plan.first_program is not None and plan.sizes is not None:
-            return complete_images(plan.sizes)
         return needed_lines(plan) if plan.canvas is None else plan.canvas.needed
 
     @property
     def waits(self) -> bool:
         """Whether images may arrive while they are rendered, each when it is needed."""
         resampling = self.plan.resampling
-        return self.plan.first_program is None and (resampling is None or is_by_kernel(resampling))
+        return resampling is None or resampling.antialias
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
         """Renders uint8 samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
@@ -112,8 +112,6 @@ class Rendering:
             out: [B, C, h, w], the memory of all samples, or an array in the layout that kernels write
                 (:func:`~mmload.render.kernel_arguments.written`).
         """
-        if self.plan.first_program is not None:
-            lines = changed_images(self.plan.first_program, first, lines, self.plan.source[0])
         direct = written(out)
         pixels = self._floats if direct is None else direct
         if self.plan.mixing is None:
@@ -125,7 +123,7 @@ class Rendering:
 
     def render_batch(self, images: Tensor, out: Tensor) -> None:
         """Renders all samples of images [B, C, H, W] into ``out`` [B, C, h, w]."""
-        if images.dtype == torch.uint8 and images.device.type == "cpu" and self._copy is None:
+        if images.dtype == torch.uint8 and images.device.type == "cpu" and self._uploaded is None:
             # np.arange gives the interpreter lock away.
             self.render_lines(0, ImageLines.of_batch(images.contiguous(), np.array(range(len(out)), np.int64)), out)
         else:
@@ -142,22 +140,25 @@ class Rendering:
 
         Windows are resized at once on a device, or by a plan that was copied; else one by one, as torchvision does it.
         """
-        plan, program, shift, scale = (self._copy or self._copied(images.device)).description
+        (plan, shift, scale), _ = self._uploaded or self._copied(images.device)
+        if plan.first_program is not None:
+            changed = run_program(plan.first_program, images, plan.peak)
+            images = changed.to(torch.uint8) if images.dtype == torch.uint8 else changed
         if plan.resampling is None:
             moved = picked(images, plan)
-        elif self._copy is not None or images.device.type != "cpu":
+        elif self._uploaded is not None or images.device.type != "cpu":
             moved = resized_batch(images, plan, plan.resampling)
         else:
             moved = resized_one_by_one(self.plan, images)
-        finish_by_torch(plan, program, shift, scale, moved, out)
+        finish_by_torch(plan, shift, scale, moved, out)
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
         """Copies what torch's operations need to a device, ahead of them; returns the copies."""
-        self._copy = self._copied(device)
-        return self._copy.tensors
+        self._uploaded = self._copied(device)
+        return self._uploaded[1]
 
-    def _copied(self, device: torch.device) -> Copy:
-        return copied((self.plan, self.plan.complete_program(), *self._colors), device)
+    def _copied(self, device: torch.device) -> Uploaded:
+        return upload((self.plan, *self._colors), device)
 
     def _render_mixed(self, mixing: Mixing, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders levels, and mixes them into ``out`` when those of the whole batch are there."""
@@ -174,22 +175,24 @@ class Rendering:
 
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders samples into the memory of all; if they are mixed later, as levels without holes."""
-        plan, count, steps, ends = self.plan, len(lines.places), RenderingSteps(), EACH
+        plan, count, steps, ends, arrival = self.plan, len(lines.places), RenderingSteps(), EACH, lines.arrival
         samples, indices, resampling = slice(first, first + count), np.zeros(1, np.int64), plan.resampling
-        if lines.arrival is not None:
-            steps.of_rows.append(arrive.prepare(lines.stored, lines.arrival, steps.rows))
+        if arrival is not None:
+            steps.of_rows.append(arrive.prepare(lines.stored, arrival, steps.rows))
+        if plan.first_program is not None:
+            lines = self._changed(steps, lines, plan.first_program.for_kernels(plan.source[0]).part(samples))
         if plan.canvas is not None:
             samples, ends, composed = self._composed(plan.canvas, first, count)
             images = composed.canvases[:1]
             steps.of_rows.append(paint_tiles.prepare(lines.stored, composed, steps.rows))
         elif resampling is None:
             images, indices = lines.batch(plan.source)
-        elif is_by_kernel(resampling):
+        elif resampling.antialias:
             images = scratch("resized", (1, plan.source[0], plan.height, plan.width))
             steps.of_rows.append(resize.prepare(lines.stored, self._resizes(resampling, samples), steps.rows, images))
         else:
             images, indices = self._resized_by_torch(resampling, samples, lines), np.arange(count)
-        windows = _copied(self._windows[samples])
+        windows = copied(self._windows[samples])
         windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
         paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), out[samples]
@@ -197,7 +200,18 @@ class Rendering:
             images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
         crops = Crops(images, windows, self._fill, self._mode)
         steps.of_samples.append(CROPS[pixels.dtype].prepare(crops, paint, steps.samples, pixels))
-        steps.run(count, lines.arrival, ends)
+        steps.run(count, arrival, ends)
+
+    def _changed(self, steps: RenderingSteps, lines: ImageLines, operations: Operations) -> ImageLines:
+        """Adds the steps that copy a complete image and run operations on it; returns where each image is then."""
+        channels, places = self.plan.source[0], copied(lines.places)
+        places["start"], places["first"], places["layout"], places["shrink"] = 0, 0, PLANES, 1
+        places["count"] = places["height"]
+        levels = scratch("complete image", (int((places["height"] * places["width"]).max(initial=0)) * channels,))
+        arguments = channels, zeros(len(places), WINDOW), operations, steps.rows
+        steps.of_rows.append(copy_images.prepare(lines.stored, places, channels, levels, steps.rows))
+        steps.of_rows.append(run_operations.prepare(levels, places, *arguments))
+        return ImageLines(levels, places)
 
     def _change(self, steps: RenderingSteps, crops: Crops, operations: Operations) -> Bytes:
         """Adds the steps that cut a sample out and run operations on it; returns where its levels are then.
@@ -206,10 +220,10 @@ class Rendering:
         operations stay in the windows.
         """
         plan, windows, levels = self.plan, crops.windows, crops.images
-        is_made = plan.canvas is not None or (plan.resampling is not None and is_by_kernel(plan.resampling))
+        is_made = plan.canvas is not None or (plan.resampling is not None and plan.resampling.antialias)
         if not is_made or (plan.canvas is not None and plan.top is not None):
             levels = scratch("levels", (1, *plan.shape[1:]))
-            whole = crops._replace(windows=_copied(windows))
+            whole = crops._replace(windows=copied(windows))
             whole.windows["flips"] = 0
             paint = Paint(self._shift, self._scale, holes_of((), len(windows), plan.source[0]), False)
             steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, steps.samples, levels))
@@ -287,7 +301,7 @@ class Rendering:
 
     @lazy_property
     def _operations(self) -> Operations | None:
-        program = self.plan.complete_program()
+        program = self.plan.program
         return None if program is None else program.for_kernels(self.plan.source[0])
 
     @lazy_property
@@ -332,11 +346,6 @@ def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats | None, Floats | 
     return None, np.full(plan.source[0], 1.0 / plan.peak, np.float32)
 
 
-def _copied(windows: Records) -> Records:
-    """Returns a copy of windows; NumPy's gives the interpreter lock away."""
-    return np.frombuffer(bytearray(windows.data), WINDOW)
-
-
 @lru_cache(maxsize=64)
 def _filled(fill: tuple[float, ...], channels: int) -> Bytes:
     """Returns a fill as the kernels take it, uint8 [C], shared by all who ask for the same."""
@@ -366,14 +375,16 @@ def needed_lines(plan: Plan) -> Places:
     """
     if plan.sizes is None:
         raise ValueError("the plan is for fixed-size images")
-    height = plan.sizes[:, 0]
+    height, resampling = plan.sizes[:, 0], plan.resampling
+    needed = np.array([(0, 0, 1)], NEEDED).repeat(plan.count)
+    needed["stop"] = height
+    if plan.first_program is not None or (resampling is not None and not resampling.antialias):
+        return needed
     top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
     rows = plan.per_sample(plan.rows)
-    if plan.resampling is not None and not is_by_kernel(plan.resampling):
-        return complete_images(plan.sizes)
     first, stop = top, top + rows
-    if plan.resampling is not None:
-        wanted, down = plan.resampling.rows, plan.resampling.top
+    if resampling is not None:
+        wanted, down = resampling.rows, resampling.top
         scale = rows / wanted
         reach = max(REACHES.values()) * np.maximum(scale, 1.0) + 1
         begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.height - down)
@@ -382,7 +393,6 @@ def needed_lines(plan: Plan) -> Places:
     if plan.padding is not None and plan.padding.mode != "constant":
         outside = (top < 0) | (top + rows > height)
         first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
-    needed = np.empty(plan.count, NEEDED)
     needed["first"] = np.clip(first, 0, height)
     needed["stop"] = np.clip(stop, needed["first"], height)
     needed["shrink"] = _shrinks_of(plan, plan.sizes)
@@ -403,8 +413,3 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     for shrink in SHRINKS:
         allowed[least >= RESERVE * shrink] = shrink
     return allowed
-
-
-def is_by_kernel(resampling: Resampling) -> bool:
-    """Returns whether a compiled kernel resizes."""
-    return resampling.antialias and resampling.mode in REACHES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmload.render import torch_levels
 from mmload.render.holes import normals
-from mmload.render.plan import Hole, Mixing, Padding, Plan, Program, Resampling
+from mmload.render.plan import Hole, Mixing, Padding, Plan, Resampling
 from mmload.render.torch_sampling import (
     Axis,
     Window,
@@ -171,15 +171,13 @@ def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
 _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
-def finish_by_torch(
-    plan: Plan, program: Program | None, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor
-) -> None:
+def finish_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor) -> None:
     """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan.
 
     Shift and scale of the color map are float32 [C]; None: 0 and 1.
     """
-    if program is not None:
-        moved = torch_levels.run_program(program, moved, plan.peak)
+    if plan.program is not None:
+        moved = torch_levels.run_program(plan.program, moved, plan.peak)
     # The memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels.
     narrow = out.dtype != torch.float32 and moved.dtype != torch.float64
     work = torch.empty_like(out, dtype=torch.float32) if plan.blends and narrow else out
@@ -260,19 +258,11 @@ def pasted_pixels(boxes: Tensor, height: int, width: int) -> Tensor:
 _ALIGNED = 16
 
 
-class Copy(NamedTuple):
-    """Copy of a description on a device.
-
-    Attributes:
-        description: the same with tensors in place of NumPy's arrays.
-        tensors: the tensors.
-    """
-
-    description: Any
-    tensors: list[Tensor]
+Uploaded = tuple[Any, list[Tensor]]
+"""Description with tensors of a device in place of NumPy's arrays, and the tensors."""
 
 
-def copied(value: Any, device: torch.device) -> Copy:
+def upload(value: Any, device: torch.device) -> Uploaded:
     """Copies a description to ``device``: arrays become tensors, which are parts of one memory.
 
     One copy fills it, through page-locked memory that torch keeps for that: it is queued on the caller's stream, and
@@ -290,7 +280,7 @@ def copied(value: Any, device: torch.device) -> Copy:
         part = moved[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype)
         tensors.append(part.view(array.shape))
     following = iter(tensors)
-    return Copy(_replaced(value, lambda array: next(following)), tensors)
+    return _replaced(value, lambda array: next(following)), tensors
 
 
 def _replaced(value: Any, with_array: Callable[[np.ndarray[Any, Any]], Any]) -> Any:

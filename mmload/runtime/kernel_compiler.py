@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import CellType, CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -90,17 +90,9 @@ def _machine() -> Any:
 def _resolved(function: Callable[..., Any]) -> FunctionType:
     """Returns a function that calls numba's functions where the given one calls those that stand for them."""
     plain: Any = function
-    names = _names(plain.__code__)
-    known = plain.__globals__ | {name: _resolve(plain.__globals__[name]) for name in names & plain.__globals__.keys()}
-    cells = tuple(CellType(_resolve(cell.cell_contents)) for cell in plain.__closure__ or ())
-    made = FunctionType(plain.__code__, known, plain.__name__, plain.__defaults__, cells)
-    made.__module__, made.__qualname__ = plain.__module__, plain.__qualname__
-    return made
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    known = plain.__globals__
+    found = {name: _resolve(known[name]) for name in plain.__code__.co_names if name in known}
+    return FunctionType(plain.__code__, known | found, plain.__name__, plain.__defaults__)
 
 
 def _resolve(value: Any) -> Any:

@@ -209,14 +209,14 @@ class KernelCall(NamedTuple):
         arguments: what the record refers to.
     """
 
-    kernel: Kernel[None]
+    kernel: Kernel[Any]
     record: bytes
     arguments: tuple[Any, ...]
 
     @property
     def words(self) -> tuple[int, int]:
         """Addresses of the C function and of its argument."""
-        return self.kernel.address, ctypes.cast(self.record, ctypes.c_void_p).value or 0
+        return self.kernel.address, ctypes.cast(ctypes.c_char_p(self.record), ctypes.c_void_p).value or 0
 
     def run(self) -> None:
         """Makes the call."""
@@ -266,8 +266,6 @@ _CASTS: dict[str, Any] = {"boolean": bool, "float32": np.float32, "int64": np.in
 _CASTS |= {"float64": np.float64, "uintp": np.uintp}
 _FORMATS = {"boolean": "?7x", "float32": "d", "float64": "d", "uint64": "Q", "uintp": "Q"}
 _WORD = 2**64 - 1
-HEAD = 3
-"""Numbers of the head of an arena."""
 
 
 class ArgumentRecord:
@@ -311,7 +309,7 @@ class ArgumentRecord:
         if kind == ARENA:
             self._words.append("arena()")
             self.forms.append("Q")
-            return f"array_at(words[{at}], {HEAD}, int64)"
+            return f"array_at(words[{at}], {USED + 1}, int64)"
         dtype, ndim = array_of(kind)
         form = _FORMATS.get(str(dtype), "q")
         if not ndim:
@@ -349,7 +347,7 @@ class _Arena:
     """Arena of a thread: the numbers from :data:`MEMORY` on."""
 
     def __init__(self) -> None:
-        self.head = (ctypes.c_int64 * 3)()
+        self.head = (ctypes.c_int64 * (USED + 1))()
 
     def __del__(self) -> None:
         while memory := self.head[MEMORY]:
@@ -357,18 +355,13 @@ class _Arena:
             ctypes.PyDLL(None).free(ctypes.c_void_p(memory))  # keeps the interpreter lock
 
 
-class _Threads(threading.local):
-    """Arenas of the threads."""
-
-    def __init__(self) -> None:
-        self.arena = _Arena()
-
-
-_threads = _Threads()
+_threads = threading.local()
 
 
 def arena() -> int:
     """Returns the address of the head of this thread's arena, which is emptied."""
-    head = _threads.arena.head
-    head[USED] = HEADER
-    return ctypes.addressof(head)
+    own: _Arena | None = getattr(_threads, "arena", None)
+    if own is None:
+        own = _threads.arena = _Arena()
+    own.head[USED] = HEADER
+    return ctypes.addressof(own.head)

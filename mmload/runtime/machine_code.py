@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from mmload.errors import UsageError, choices
-from mmload.runtime.files import file_lock, write_atomically
+from mmload.runtime.files import file_lock, remove_partials, write_atomically
 from mmload.runtime.resources import cpu_fact, processor_name
 
 _V3 = "avx avx2 bmi bmi2 f16c fma lzcnt movbe popcnt sse4.2"
@@ -67,6 +67,7 @@ def _object_file(symbol: str, compile_: Callable[[], bytes]) -> bytes:
         with ExitStack() as stack:
             with suppress(OSError):  # another user's, without locks, or of a process that was stopped meanwhile
                 stack.enter_context(file_lock(path))
+                remove_partials(path)  # of processes that were killed
             if (code := _cached(path)) is None:
                 code = _compiled(compile_)
                 with suppress(OSError):  # on a full disk: later processes compile again

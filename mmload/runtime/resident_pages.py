@@ -88,18 +88,13 @@ def advise(address: int, length: int, advice: int) -> int:
     return ctypes.get_errno() if failed else 0
 
 
-def file_type(handle: int) -> int | None:
-    """Returns the type of the file system of an open file as in ``statfs``; None if the system does not report it."""
-    answer = (ctypes.c_long * 64)()  # struct statfs has 15 of them, and begins with the type
-    return answer[0] & 0xFFFFFFFF if _c_library().fstatfs(handle, answer) == 0 else None
-
-
 def needs_reads(handle: int) -> bool:
     """Returns whether ranges of an open file must be read through its descriptor before they are faulted in.
 
     That is so on file systems that are reached by a network or FUSE, or are unknown.
     """
-    return file_type(handle) not in _LOCAL
+    answer = (ctypes.c_long * 64)()  # struct statfs has 15 of them, and begins with the type
+    return _c_library().fstatfs(handle, answer) != 0 or answer[0] & 0xFFFFFFFF not in _LOCAL
 
 
 def populate(address: int, length: int, handle: int | None = None) -> int:

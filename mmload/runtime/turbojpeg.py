@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, files
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -76,15 +77,13 @@ def _agrees(library: ctypes.CDLL) -> bool:
     side = 37
     noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
     picture = np.sort(noise, 0)
-    for sampling in ("444", "422", "420", "440", "Gray"):
-        channels = 1 if sampling == "Gray" else 3
-        color = "GRAY" if channels == 1 else "RGB"
+    for sampling, shrink in product(("444", "422", "420", "440", "Gray"), (1, 2, 4)):
+        color, channels = ("GRAY", 1) if sampling == "Gray" else ("RGB", 3)
         data = np.frombuffer(encode_jpeg(picture[..., :channels].copy(), 90, color, sampling), np.uint8)
-        for shrink in (1, 2, 4):
-            sides = -(-side // shrink)
-            smaller = {} if shrink == 1 else {"min_height": sides, "min_width": sides, "min_factor": shrink}
-            if not np.array_equal(decode_jpeg(data, color, **smaller), _decoded(library, data, sides, channels)):
-                return False
+        sides = -(-side // shrink)
+        smaller = {} if shrink == 1 else {"min_height": sides, "min_width": sides, "min_factor": shrink}
+        if not np.array_equal(decode_jpeg(data, color, **smaller), _decoded(library, data, sides, channels)):
+            return False
     return True
 
 

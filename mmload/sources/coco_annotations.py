@@ -181,7 +181,7 @@ class AnnotationFile:
         self._task, self._crowds = task, crowds
         file = _parsed(path, self.findings)
         self.categories = self._read_categories(_listed(file.categories))
-        self._check_keypoints()
+        self._check_categories()
         annotations = _listed(file.annotations)
         if annotations and not self.categories:
             raise SourceError(f"{path} has annotations, but no categories; add them, each with its id and name")
@@ -206,7 +206,7 @@ class AnnotationFile:
         """Returns notes on what was found."""
         return self.findings.notes() + (() if any(self.objects) or self.faults else ("no image has an object",))
 
-    def _check_keypoints(self) -> None:
+    def _check_categories(self) -> None:
         points = max((len(category.keypoints) for category in self.categories), default=0)
         if len(self.categories) > MAX_CLASSES or points > MAX_KEYPOINTS:
             raise SourceError(

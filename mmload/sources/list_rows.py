@@ -264,12 +264,14 @@ def _by_names(
     rows: Rows, classes: tuple[str, ...] | None, names_in: Callable[[Any], list[str]], several: bool = False
 ) -> Targets:
     """Returns the meaning of labels that are names of classes: one each, or several, or none."""
-    found = set[str]()
+    found, known = set[str](), frozenset(classes or ())
     for row in rows:
         with naming(f"{row.where}: ", to=SourceError):
-            found.update(names_in(row.label))
-        if classes is not None and (odd := found.difference(classes)):
-            raise SourceError(f"{row.where}: {min(odd)!r:.60} is not one of the classes: {', '.join(classes[:20])}")
+            own = names_in(row.label)
+        if classes is not None and not known.issuperset(own):
+            odd = min(set(own) - known)
+            raise SourceError(f"{row.where}: {odd!r:.60} is not one of the classes: {', '.join(classes[:20])}")
+        found.update(own)
     names = tuple(sorted(found)) if classes is None else classes
     if not names:
         raise SourceError(f"no row of {rows[0].list} has a label; give classes, or leave separator out")

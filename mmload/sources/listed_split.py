@@ -278,13 +278,13 @@ class ListedSplit(ABC):
         return Sample(files.sample, fields, size, losses, encoded=jpeg, lists=lists, checksum=files.checksum)
 
 
-READ = 8
+_READ = 8
 """Samples that are read several times, spread over the dataset."""
 
 
 def spread_indices(size: int) -> list[int]:
     """Returns the numbers of some samples from the first to the last."""
-    return sorted({index * (size - 1) // (READ - 1) for index in range(READ)})
+    return sorted({index * (size - 1) // (_READ - 1) for index in range(_READ)})
 
 
 class ValuesSplit(ListedSplit):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
@@ -102,14 +102,17 @@ class PythonSource:
 
     def _split(self, name: str, dataset: Any) -> PythonSplit:
         size, first = _first_sample(name, dataset)
+        samples = [first]
         with seeded(0):
-            others = list(_readable(dataset, spread_indices(size)[1:]))
+            for index in spread_indices(size)[1:]:
+                with suppress(Exception):  # whatever the user's dataset raises; the build reports it
+                    samples.append(dataset[index])
         with naming(f"split {name}: sample 0: ", to=SourceError):
-            schema = Schema([first, *others], self.decoder, self.fields)
+            schema = Schema(samples, self.decoder, self.fields)
         split = PythonSplit(dataset, size, schema, self.concurrent)
-        if (index := find_random(lambda index: checksum(split.read(index).fields), size)) is not None:
+        if (found := find_random(lambda index: checksum(split.read(index).fields), size)) is not None:
             raise SourceError(
-                f"split {name}: sample {index} is random, it changes each time it is read or draws numbers; {_INSTEAD}"
+                f"split {name}: sample {found} is random, it changes each time it is read or draws numbers; {_INSTEAD}"
             )
         return split
 
@@ -185,13 +188,6 @@ class PythonSplit:
         images = fields.get("images")
         size = (images.shape[-2], images.shape[-1]) if images is not None and images.ndim == 3 else None
         return Sample(self.id(index), fields, size, lists=frozenset(self.schema.lists))
-
-
-def _readable(dataset: Any, indices: Iterable[int]) -> Iterator[Any]:
-    """Yields the samples that can be read; the build reports the others when it reads them."""
-    for index in indices:
-        with suppress(Exception):  # whatever the user's dataset raises
-            yield dataset[index]
 
 
 def checksum(fields: Mapping[str, Tensor]) -> int:

@@ -36,14 +36,14 @@ from mmload.sources.files import (
     part_of_file,
     tree_of,
 )
+from mmload.sources.imagefolder import SPLIT_NAMES
 from mmload.sources.list_rows import ListRow, Targets, targets_of
 from mmload.sources.listed_split import Item, Listing, ValuesSplit, check_names, value_at, with_held_out
 from mmload.sources.objects import read_mask
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
-_WORDS = ("train", "val", "valid", "validation", "test")
-_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_WORDS)})(?=[^a-z]|$)")
+_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(SPLIT_NAMES)})(?=[^a-z]|$)")
 _MOST_TARS = 1_000_000
 _BLOCK = 512  # bytes of a header, and of zeros at the end
 _LABEL = "cls"
@@ -140,7 +140,7 @@ class WebDatasetSource:
         if self.shards is not None:
             return tree, {split: list(_matching(tree, pattern)) for split, pattern in self.shards.items()}
         names = list(_matching(tree, "*.tar" if is_folder else path[len(folder) :].lstrip("/")))
-        found: dict[str, list[str]] = {word: [] for word in _WORDS}
+        found: dict[str, list[str]] = {word: [] for word in SPLIT_NAMES}
         for name in names:
             word = _WORD.search(name.lower())
             found[word[1] if word else "train"].append(name)

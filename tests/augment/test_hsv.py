@@ -80,8 +80,8 @@ def test_hsv_1000_draws_are_the_reference() -> None:
     step = RandomHSV(0.3, 0.9, 0.5)
     seeds = sample_seeds(3, 0, torch.arange(count))
     plan = step.describe(Plan.unchanged(count, (3, 8, 9), 255.0), Draws(seeds.numpy(), 0))
-    assert plan.program is not None
-    numbers = plan.program.numbers[:, 0]
+    assert plan.first_program is not None
+    numbers = plan.first_program.numbers[:, 0]
     made = step(images, seeds)
     for k in range(count):
         turn, stronger, brighter = numbers[k, :3].tolist()

@@ -33,6 +33,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.mix import MixStep, mixed_targets
 from mmload.augment.step import Draws, log_gammas
 from mmload.batch import Batch
+from mmload.render.plan import Plan
 
 
 def batch_of(count: int, size: int = 16) -> Batch:
@@ -44,7 +45,8 @@ def test_cutmix_pastes_a_rectangle_and_blends_by_area() -> None:
     step = CutMix(num_classes=4)
     clean = Collate(RandomHorizontalFlip(), Normalize.imagenet())(batch).images
     got = Collate(RandomHorizontalFlip(), Normalize.imagenet(), step)(batch)
-    boxes = step.boxes(Draws(batch.seeds.numpy(), 2), 16, 16).tolist()
+    plan = Plan.unchanged(12, (3, 16, 16), 255.0)
+    boxes = step.drawn(plan, Draws(batch.seeds.numpy(), 2)).boxes.tolist()
     for k, (x1, y1, x2, y2) in enumerate(boxes):
         expected = clean[k].clone()
         expected[:, y1:y2, x1:x2] = clean[k - 1][:, y1:y2, x1:x2]

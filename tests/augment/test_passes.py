@@ -13,11 +13,9 @@ from written_datasets import sparse_dataset
 import mmload
 from mmload import augment
 from mmload.augment.collate import Collate
-from mmload.augment.step import Draws
 from mmload.augment.views import Views
 from mmload.batch import Batch
 from mmload.loader import Loader
-from mmload.render.plan import Plan
 
 FIRST = augment.RandomResizedCrop(20)
 """Ends a pass where another resize, padding or a crop of what it gives follows."""
@@ -126,8 +124,26 @@ def test_flips_after_operations_on_levels_give_the_mirrored_images(step: nn.Modu
         batch
     ).images
     assert torch.equal(made, plain.flip(2, 3))
-    plan = step.describe(Plan.unchanged(6, (3, 9, 11), 255.0), Draws(seeds.numpy(), 0))
-    joined = plan.flipped(x=np.ones(6, np.bool_))
-    assert (joined.flip_x is not None) == isinstance(
-        step, augment.RandomHSV
-    )  # a part of the copy, not a pass of its own
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        [augment.RandomResizedCrop(7), augment.ColorJitter(0.4)],
+        [augment.RandomResizedCrop(7, interpolation="nearest")],
+        [augment.RandomHorizontalFlip(), augment.RandomCrop(8), augment.Normalize.imagenet()],
+        [augment.RandomZoomOut(), augment.RandomHorizontalFlip(), augment.Resize((9, 5))],
+        [augment.RandomRotation(30, expand=False), augment.CenterCrop(6)],
+    ],
+    ids=lambda steps: "-".join(type(step).__name__ for step in steps),
+)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_levels_that_change_before_windows_are_cut_out_are_those_of_a_pass_of_their_own(
+    following: list[nn.Module], dtype: torch.dtype
+) -> None:
+    images = torch.randint(0, 256, (6, 3, 9, 11), dtype=torch.uint8)
+    images = images if dtype == torch.uint8 else images / 255
+    batch = Batch(images=images, seeds=augment.sample_seeds(5, 0, torch.arange(6)), batch_size=[6])
+    jitter, nothing = augment.ColorJitter(0.4, 0.4, 0.4, 0.1), augment.RandomInvert(0.0)
+    changed = batch.replace(images=Collate(jitter, dtype=dtype)(batch).images)
+    assert torch.equal(Collate(jitter, *following)(batch).images, Collate(nothing, *following)(changed).images)

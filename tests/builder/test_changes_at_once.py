@@ -113,14 +113,17 @@ def test_a_check_beside_compaction_and_gc_finds_no_fault(squares, source, monkey
     assert verify(squares.out) == []
 
 
-def test_a_repair_changes_nothing_of_a_dataset_that_came_meanwhile(squares, source, monkeypatch):
-    file = squares.out / "train" / "000000" / "images.memmap"
+def test_a_repair_keeps_builds_away_until_it_is_done(squares, source, monkeypatch):
+    file, whole = squares.out / "train" / "000000" / "images.memmap", contents(squares.out)
     file.write_bytes(bytes(file.stat().st_size))
-    another = lambda: build(replace(squares, shuffle_seed=7), overwrite=True)  # noqa: E731
+
+    def another():
+        with pytest.raises(BuildError, match="another build is writing"):
+            build(replace(squares, shuffle_seed=7), overwrite=True)
+
     once(monkeypatch, verify_module, "check_no_links", after=another)
-    with pytest.raises(BuildError, match="was changed by another command meanwhile; run the repair again"):
-        repair(squares.out, source)
-    assert verify(squares.out) == []
+    assert repair(squares.out, source)
+    assert contents(squares.out) == whole
 
 
 def test_a_kill_while_a_manifest_is_kept_leaves_nothing_in_the_dataset(squares, source, monkeypatch):

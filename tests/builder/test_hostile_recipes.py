@@ -26,6 +26,8 @@ ODD: list[Any] = [
 
 @pytest.mark.parametrize("kind", [*FILE_KINDS, "python"])
 def test_options_of_sources(kind: str, tmp_path: Path) -> None:
+    if kind == "huggingface":
+        pytest.importorskip("datasets")
     names = [name for name in inspect.signature(_factory_of(kind)).parameters if name not in ("root", "decoder")]
     for options in [{name: value} for name in [*names, "unknown"] for value in ODD]:
         for base in ({}, {"task": "single-label", "class_map": {"cat": "pet"}}, {"dataset": "a:b"}):

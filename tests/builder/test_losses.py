@@ -18,7 +18,6 @@ from mmload.remote.opening import open as open_dataset
 
 CROPPED = "boxes were dropped"
 CUT = "of 3 boxes {} cut: the transforms keep only a part of the object"
-IMAGES = "VOC2007/JPEGImages"
 
 
 @pytest.fixture
@@ -132,7 +131,7 @@ def test_boxes_that_count_from_0_are_cut_at_the_edge_with_a_note(devkit: Devkit,
     devkit.add("a", thing("dog", (0, 0, 3, 4)), thing("dog", (1, 1, 8, 6)))
     devkit.list("train", "a")
     (note,) = build(recipe(devkit, tmp_path / "out")).manifest.card_lines("notes", "train")
-    assert f"one_based=false: 1 ({IMAGES}/a.jpg)" in note
+    assert note.endswith("one_based=false: 1")
     boxes = open_dataset(tmp_path / "out")["train"][0].boxes
     assert boxes.tolist() == [[0, 0, 3, 4], [0, 0, 8, 6]]
 
@@ -142,7 +141,7 @@ def test_masks_of_0_and_255_are_noted(devkit: Devkit, tmp_path: Path) -> None:
         devkit.add(name, mask=np.array([values] * 6, np.uint8).repeat(2, axis=1))
     devkit.list("train", "a", "bb", "ccc", kind="Segmentation")
     report = build(recipe(devkit, tmp_path / "out", options={"task": "segmentation", "classes": ["thing"]}))
-    assert report.manifest.card_lines("notes", "train") == [f"{ONLY_VOID}: 1 ({IMAGES}/a.jpg)"]
+    assert report.manifest.card_lines("notes", "train") == [f"{ONLY_VOID}: 1"]
 
 
 def sized(devkit: Devkit, name: str, width: object, height: object, box: tuple[int, ...] = (1, 1, 3, 4)) -> None:
@@ -152,7 +151,7 @@ def sized(devkit: Devkit, name: str, width: object, height: object, box: tuple[i
 
 
 @pytest.mark.parametrize("how", [{}, {"threads": 3}, {"processes": 2}])
-def test_images_of_another_size_than_their_annotation_says_are_named(
+def test_images_of_another_size_than_their_annotation_says_are_counted(
     devkit: Devkit, tmp_path: Path, how: dict[str, int]
 ) -> None:
     sizes = {f"a{number}": (16, 12) for number in range(9)}
@@ -161,8 +160,7 @@ def test_images_of_another_size_than_their_annotation_says_are_named(
         sized(devkit, name, *size)
     devkit.list("train", *sizes)
     turned, other = build(recipe(devkit, tmp_path / "out"), **how).manifest.card_lines("notes", "train")
-    assert other == f"{OTHER_SIZE}: 9 ({IMAGES}/a0.jpg, {IMAGES}/a1.jpg, {IMAGES}/a2.jpg, ...)"
-    assert turned == f"{SWAPPED_SIZE}: 1 ({IMAGES}/b.jpg)"
+    assert (turned, other) == (f"{SWAPPED_SIZE}: 1", f"{OTHER_SIZE}: 9")
 
 
 def test_a_box_that_does_not_fit_tells_the_size_that_it_was_drawn_for(devkit: Devkit) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import contents, make_folder, mmload
 from meanwhile import Killed, dying_at
-from msgspec import structs
+from msgspec import json, structs
 from PIL import Image, ImageOps
 
 from mmload.builder import shard_job
@@ -244,7 +244,7 @@ def test_a_sealed_shard_of_other_bytes_is_refused(
         monkeypatch.setattr(shard_job, "publish", publish)
         shutil.copytree(other / split / "000001", shared.shard(split, index))
         record = read(other).splits[split].shards[index]
-        shared.summary_file(split, index).write_text(structs.replace(summary, record=record).dumps())
+        shared.summary_file(split, index).write_bytes(json.encode(structs.replace(summary, record=record)))
         before.update(contents(paths.folder / "notes"))
         publish(own, shared, split, index, summary)
 

@@ -69,7 +69,7 @@ def test_loader_shuffles_chunks_in_object_storage(
         return rows_of(mmload.Loader(dataset, **order))
 
     assert rows(split, **options) == rows(local, **options)  # one window has all rows
-    monkeypatch.setattr(chunk_map, "WINDOW", 4)
+    monkeypatch.setattr(chunk_map, "CHUNKS_OF_WINDOW", 4)
     got = rows(split, **options)
     assert len({row // 2 for row in got[:8]}) == 4
     assert sorted(got) == list(range(48))

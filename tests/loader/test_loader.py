@@ -77,16 +77,6 @@ def test_two_epochs_at_once_are_two_epochs(dataset: Dataset, options: dict[str, 
     assert loader.epoch == 2
 
 
-def test_loader_referenced_batches_do_not_change(dataset: Dataset) -> None:
-    loader = Loader(dataset, batch_size=2, shuffle=True, collate=crop_collate())
-    kept = list(loader)
-    copies = [batch.images.clone() for batch in kept]
-    for _ in range(3):
-        for batch in loader:
-            batch.images.zero_()
-    assert all(torch.equal(batch.images, copy) for batch, copy in zip(kept, copies, strict=True))
-
-
 def test_an_error_that_names_no_file_gets_a_note_of_the_rows(dataset: Dataset) -> None:
     def collate(batch: Batch) -> Batch:
         raise ZeroDivisionError("of my own")

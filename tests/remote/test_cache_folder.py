@@ -349,15 +349,6 @@ def test_cache_folder_with_a_foreign_mark_raises_and_stays(url: str, cache: Path
     assert (cache / NAME).read_bytes() == content
 
 
-def test_two_urls_of_one_dataset_are_each_read_from_their_own(url: str, cache: Path, tmp_path: Path) -> None:
-    shutil.copytree(tmp_path / "pushed", tmp_path / "mirror")
-    first, second = (mmload.open(each, cache=cache)["train"] for each in (url, f"file://{tmp_path}/mirror"))
-    shutil.rmtree(tmp_path / "pushed" / "train")
-    assert second.rows([5]).images.sum() > 0
-    assert str(second.folder.title).endswith("mirror")
-    assert torch.equal(first.rows([5]).images, second.rows([5]).images)  # from the cache
-
-
 def test_random_acts_of_one_process_agree_with_a_model(
     url: str, local: Dataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

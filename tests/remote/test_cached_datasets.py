@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,6 @@ def test_a_dataset_that_nobody_refers_to_gives_its_cache_free(url: str, tmp_path
         del remote
         gc.collect()
         assert lock(file)
-    until(lambda: not any(thread.name == "mmload-fetch" for thread in threading.enumerate()))
 
 
 def test_a_row_costs_its_chunk(url: str, bucket: Bucket, tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_cached_datasets_half_of_the_data_in_cache(
     url: str, tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first epoch fetches each chunk once, later ones half of them, and never is more kept than the limit."""
-    monkeypatch.setattr(chunk_map, "WINDOW", 6)
+    monkeypatch.setattr(chunk_map, "CHUNKS_OF_WINDOW", 6)
     monkeypatch.setattr(chunk_map, "MOST_IDLE", 8)
     limit = ROWS // 2 * ROW_BYTES + 1000  # for the targets
     remote = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)
@@ -158,18 +156,6 @@ def test_a_store_that_fails_is_an_error_of_the_batch(url: str, bucket: Bucket, t
     until(lambda: not map_of(remote)._arriving)  # what was requested before still fails
     bucket.faults(fail_every=3)
     assert len(batches(remote, shuffle=True, tier="disk")) == 12
-
-
-def test_the_limit_of_open_files_is_raised(url: str, tmp_path: Path) -> None:
-    """Each shard that is read stays open: at 1,024, which is usual, 1 TB would end with an error."""
-    resource = pytest.importorskip("resource", reason="no limits of open files on Windows")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard - 1, 1024), hard))
-    try:
-        mmload.open(url, cache=tmp_path / "cache")
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_cached_datasets_what_is_asked_wrongly(url: str, large: Dataset, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_prefetch_stays_a_window_ahead_and_ends(
     mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows, split, _ = mapped
-    monkeypatch.setattr(chunk_map_module, "WINDOW", 3)
+    monkeypatch.setattr(chunk_map_module, "CHUNKS_OF_WINDOW", 3)
     coming = (chunk for chunk in range(20))
     rows.begin_epoch(coming)
     for used in range(5):

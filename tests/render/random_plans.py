@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mmload.render.kernel_arguments import PADDING_MODES
-from mmload.render.plan import Hole, Padding, Plan
+from mmload.render.level_operations import GRAY
+from mmload.render.plan import Hole, Padding, Plan, Program
 from mmload.runtime.random_words import Numbers
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
@@ -56,8 +57,9 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
         padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
         flip_x=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
         flip_y=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
-        gray=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
     )
+    if channels == 3 and draw(st.booleans()):
+        plan = plan.followed_by(Program.single_operation(GRAY, count, apply_mask=numbers(0, 1).astype(np.bool_)))
     if draw(st.booleans()):
         plan = plan.scaled(*torch.randn((2, channels), generator=generator).numpy())
     images = torch.randint(0, 256, (count + 3, channels, height, width), dtype=torch.uint8, generator=generator)

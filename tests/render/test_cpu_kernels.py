@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmload.render import rendering as made
 from mmload.render.kernel_arguments import PADDING_MODES, ImageLines, written
-from mmload.render.level_operations import FLIP_X, INVERT
+from mmload.render.level_operations import FLIP_X, GRAY, INVERT
 from mmload.render.plan import Mixing, Padding, Plan, Program
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
@@ -131,7 +131,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
         padding=Padding(mode=mode, fill=(7.0, 8.0, 9.0), margin=(9, 9)),
         flip_x=np.arange(count) % 2 == 0,
         flip_y=np.arange(count) % 3 == 0,
-        gray=np.arange(count) == 1 if gray else None,
+        program=Program.single_operation(GRAY, count, apply_mask=np.arange(count) == 1) if gray else None,
     )
     for kind in HOLES[: 3 if dtype.is_floating_point else 2] if gray else ():
         plan = plan.with_hole(hole_of(plan, kind, generator))

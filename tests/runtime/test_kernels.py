@@ -145,6 +145,16 @@ def test_a_process_that_was_stopped_is_not_waited_for(monkeypatch: pytest.Monkey
     assert machine_code._object_file("kernel", bytes) == b"more", "it was kept"
 
 
+def test_what_a_killed_process_wrote_is_removed_when_its_kernel_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine_code, "cache_folder", lambda: tmp_path)
+    name = f"kernel.{machine_code._processor_digest()}.o"
+    (tmp_path / f"{name}.{'0' * 16}.partial").write_bytes(b"co")
+    assert machine_code._object_file("kernel", lambda: b"code") == b"code"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 PAIR = np.dtype([("first", np.int64), ("second", np.uint8)], align=True)
 
 

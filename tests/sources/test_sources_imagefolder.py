@@ -336,7 +336,7 @@ def test_imagefolder_pngs_of_12_bits_in_16_are_counted_in_a_note(tmp_path: Path,
     build(BuildRecipe(kind="imagefolder", root=tmp_path / "scans", out=tmp_path / "out"))
     notes = open_dataset(tmp_path / "out").manifest.card_lines("notes", "train")
     found = [note for note in notes if "16-bit PNGs" in note]
-    assert [note.endswith(": 2 (cell/1.png, cell/2.png)") for note in found] == [True] * noted
+    assert [note.endswith(": 2") for note in found] == [True] * noted
 
 
 def test_tars_given_as_a_folder_of_images_are_answered_with_their_command() -> None:

@@ -34,11 +34,6 @@ def test_without_boxes_it_says_so() -> None:
         make_batch({"images": torch.rand(1, 3, 4, 4)}, 1).to_torchvision()
 
 
-def test_fields_without_an_attribute_travel_in_extra() -> None:
-    batch = make_batch({"images": torch.zeros(2, 3, 4, 4), "depth_map": torch.ones(2, 4, 4)}, 2)
-    assert batch[1].extra["depth_map"].shape == (4, 4)
-
-
 @pytest.mark.parametrize(("dtype", "shape"), [("float8", (1,)), ("uint8", (0,)), ("uint8", (2.5,))])
 def test_a_field_that_cannot_be_stored_is_refused(dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="dtype is|shape is"):

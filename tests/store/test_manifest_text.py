@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from building import make_pictures, recipe
+from building import changed_manifest, make_pictures, recipe
 from conftest import contents
 
 from mmload.builder.dataset_change import write_card
@@ -209,11 +209,10 @@ def test_a_file_too_large_to_be_a_manifest_is_not_read(copy: Path) -> None:
 def test_dataset_with_other_shard_sizes_is_verified_repaired_and_recorded(tmp_path: Path) -> None:
     """What is rebuilt must be cut as the manifest says, not as a build would cut it now."""
     source, out = make_pictures(tmp_path / "photos"), tmp_path / "out"
-    wide = recipe(source, out, transforms=({"step": "Resize", "size": [32, 32]},), shard_bytes=9 * (3 * 32 * 32 + 8))
-    assert build(wide).manifest.splits["train"].shard_samples == 8
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mmload.builder.planned_build.samples_per_shard", lambda samples, fields, shard_bytes: 9)
-        assert build(wide, overwrite=True).manifest.splits["train"].shard_samples == 9
+    row = 3 * 32 * 32 + 8
+    made = build(recipe(source, out, transforms=({"step": "Resize", "size": [32, 32]},), shard_bytes=7 * row))
+    assert made.manifest.splits["train"].shard_samples == 7
+    changed_manifest(out, lambda body: body["recipe"]["store"].update(shard_size=9 * row))
     assert verify(out) == []
     assert compare(out, source) == []
     write_card(out, "parity", {"verdicts": []}, read(out).contents)

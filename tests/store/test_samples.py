@@ -77,10 +77,11 @@ def test_what_is_not_there_is_an_error(
     [
         lambda content: content.replace(b"ant", b"amt", 1),
         lambda content: content[:-9],
+        lambda content: content + b"{}",
         lambda content: b"[]\n[]\n",
         lambda content: None,
     ],
-    ids=["flipped", "cut", "no samples", "gone"],
+    ids=["flipped", "cut", "longer", "no samples", "gone"],
 )
 def test_a_damaged_list_is_an_error(copy: Path, damage: Callable[[bytes], bytes | None]) -> None:
     split, path = mmload.open(copy)["train"], copy / "train" / "samples.jsonl"

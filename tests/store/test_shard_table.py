@@ -53,8 +53,6 @@ def test_many_shards_are_listed_and_come_back(own: bool) -> None:
     again = loads(text, "here")
     assert again == written
     assert (again.dumps(), again.contents) == (text, written.contents)
-    assert again.splits["train"].shards[7] == written.splits["train"].shards[7]
-    assert again.splits["train"].shards[7].rows == 7
 
 
 @pytest.mark.parametrize(
