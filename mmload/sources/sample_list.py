@@ -212,6 +212,14 @@ class ListSplit(ListedSplit):
         super().__init__(finder.tree.place, decoder, items, targets.classes, notes)
         self._urls, self._several = finder.urls, targets.several
 
+    @property
+    def targets(self) -> Tensor | None:
+        """Target of each sample, by which parity compares all rows: int64 [N], float32 [N] or [N, K]; None without."""
+        import torch
+
+        found = [target for target in map(self._target, self.items) if target is not None]
+        return torch.stack(found) if found else None
+
     def _target(self, item: Item) -> Tensor | None:
         import torch
 
