@@ -47,20 +47,19 @@ def info(
     body: Any
     lines_of: Callable[[Any], list[str]]
     with options.dataset_at(dataset) as opened:
-        folder, manifest = opened.folder, opened.manifest
         if rows or file is not None:
-            asked = origins(folder, manifest, split, rows) if rows else rows_of(folder, manifest, split, file or "")
+            asked = origins(opened, split, rows) if rows else rows_of(opened, split, file or "")
             body, lines_of = [one._asdict() for one in asked], summary.origin_lines
         elif versions:
-            body, lines_of = versions_of(manifest, folder.path), summary.version_lines
+            body, lines_of = versions_of(opened.manifest, opened.folder.path), summary.version_lines
         else:
-            body, lines_of = facts(folder.title, manifest), summary.dataset_lines
+            body, lines_of = facts(opened.folder.title, opened.manifest), summary.dataset_lines
     if as_json:
         print(json.dumps(msgspec.to_builtins(body), indent=1, ensure_ascii=True))
         return
     show(*lines_of(body))
     if lines_of is summary.dataset_lines:
-        warn(summary.warnings(manifest))
+        warn(summary.warnings(opened.manifest))
 
 
 def doctor(

@@ -6,13 +6,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mmload.errors import DamagedError, UsageError, choices, counted, one_line
+from mmload.errors import DamagedError, UsageError, choices, one_line
 from mmload.records import VARIABLE, FieldSpec
-from mmload.store.dataset_folder import Folder
 from mmload.store.manifest import BYTES, SKIPPED_NAME, Manifest, SplitRecord
-from mmload.store.row_sources import Samples
+
+if TYPE_CHECKING:
+    from mmload.store.dataset import Dataset, Split
 
 CHECKS = ("verify", "parity", "bench")
 """Keys of what ``--record`` keeps in the card of a dataset."""
@@ -131,28 +132,24 @@ class Origin(NamedTuple):
     size: tuple[int, int] | None
 
 
-def origins(folder: Folder, manifest: Manifest, split: str | None, rows: Sequence[int]) -> list[Origin]:
+def origins(dataset: Dataset, split: str | None, rows: Sequence[int]) -> list[Origin]:
     """Finds the samples that rows were made of; a split must be named if there are several, beside subsets.
 
     Raises:
         UsageError: if there is no such split or row, or several splits and none is named.
         DamagedError, StoreError: if the list of samples is damaged or cannot be read.
     """
-    names = _splits(folder, manifest, split)
-    if len(names) > 1:
-        raise UsageError(f"{folder.title} has the splits {choices(names)}; say which with --split")
-    name = names[0]
-    record = manifest.splits[name]
-    for row in rows:
-        if not 0 <= row < record.rows:
-            raise UsageError(
-                f"row {row} is not in split {name} of {folder.title}, which has {counted(record.rows, 'row')}"
-            )
-    samples = Samples(folder, name, record)
-    return [Origin(name, row, *samples.source(row)) for row in rows]
+    splits = _splits(dataset, split)
+    if len(splits) > 1:
+        names = choices(each.name for each in splits)
+        raise UsageError(f"{dataset.folder.title} has the splits {names}; say which with --split")
+    try:
+        return [Origin(splits[0].name, row, *splits[0].source(row)) for row in rows]
+    except IndexError as error:
+        raise UsageError(f"--row: {error}") from error
 
 
-def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) -> list[Origin]:
+def rows_of(dataset: Dataset, split: str | None, file: str) -> list[Origin]:
     """Finds the rows that a file became, in one split or in all but subsets.
 
     The file is a sample's id, or a path that ends with one, such as the file's whole path.
@@ -161,33 +158,28 @@ def rows_of(folder: Folder, manifest: Manifest, split: str | None, file: str) ->
         UsageError: if no row was made of it; the message says so if it was left out, and why.
         DamagedError, StoreError: if the lists of samples are damaged or cannot be read.
     """
-    names = _splits(folder, manifest, split)
-    lists = {name: Samples(folder, name, manifest.splits[name]) for name in names}
+    splits = _splits(dataset, split)
     for candidate in _endings(file):
         found = [
-            Origin(name, row, candidate, samples.source(row).size)
-            for name, samples in lists.items()
-            for row in samples.rows_of(candidate)
+            Origin(each.name, row, candidate, each.source(row).size)
+            for each in splits
+            for row in each.samples.rows_of(candidate)
         ]
         if found:
             return found
-    for name in names:
+    for each in splits:
         for candidate in _endings(file):
-            if candidate in manifest.excluded(name):
-                raise UsageError(f"{candidate} was left out of split {name} by --exclude")
-            if (reason := _left_out(folder, manifest, name, candidate)) is not None:
-                raise UsageError(f"{candidate} was left out of split {name}: {reason}")
-    where = f"split {names[0]} of {folder.title}" if split else folder.title
-    example = next((lists[name].source(0).id for name in names if manifest.splits[name].rows), "none")
+            if candidate in dataset.manifest.excluded(each.name):
+                raise UsageError(f"{candidate} was left out of split {each.name} by --exclude")
+            if (reason := _left_out(each, candidate)) is not None:
+                raise UsageError(f"{candidate} was left out of split {each.name}: {reason}")
+    where = f"split {split} of {dataset.folder.title}" if split else dataset.folder.title
+    example = next((each.source(0).id for each in splits if len(each)), "none")
     raise UsageError(f"no row of {where} was made from {file!r}; its files are named as in {example!r}")
 
 
-def _splits(folder: Folder, manifest: Manifest, split: str | None) -> list[str]:
-    if split is None:
-        return list(manifest.built_splits)
-    if split not in manifest.splits:
-        raise UsageError(f"{folder.title} has no split {split!r}; it has {choices(manifest.splits)}")
-    return [split]
+def _splits(dataset: Dataset, split: str | None) -> list[Split]:
+    return list(dataset.built_splits.values()) if split is None else [dataset[split]]
 
 
 def _endings(file: str) -> Iterator[str]:
@@ -196,11 +188,11 @@ def _endings(file: str) -> Iterator[str]:
     yield from dict.fromkeys([file, *("/".join(parts[start:]) for start in range(len(parts)))])
 
 
-def _left_out(folder: Folder, manifest: Manifest, split: str, sample: str) -> str | None:
+def _left_out(split: Split, sample: str) -> str | None:
     """Returns why a sample was left out; None if it was not."""
-    if (record := manifest.splits[split].skipped_file) is None:
+    if (record := split.record.skipped_file) is None:
         return None
-    file = f"{split}/{manifest.splits[split].list_name(SKIPPED_NAME)}"
+    folder, file = split.folder, f"{split.name}/{split.record.list_name(SKIPPED_NAME)}"
     try:
         with os.fdopen(folder.open(file, record), encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:

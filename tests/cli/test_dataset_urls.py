@@ -30,7 +30,9 @@ def test_info_of_a_row_and_preview_at_a_url_read_rows(url: str, dataset: Dataset
     split = next(iter(dataset))
     row = ("--row", 0, "--split", split)
     assert mmload("info", url, *row).stdout == mmload("info", dataset.path, *row).stdout
-    assert f"is not in split {split} of {url}, " in complaint(mmload("info", url, "--row", 999, "--split", split), 2)
+    assert f"row 999 does not exist: split {split!r} has " in complaint(
+        mmload("info", url, "--row", 999, "--split", split), 2
+    )
     assert f"{url} has no split 'zz'" in complaint(mmload("preview", url, "-o", tmp_path / "a.png", "--split", "zz"), 2)
     done = mmload("preview", url, "-o", tmp_path / "a.png", "--grid", "1x2")
     assert done.returncode == 0, done.stderr

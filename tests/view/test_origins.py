@@ -49,7 +49,7 @@ def test_one_split_needs_no_name(dataset: Dataset) -> None:
     [
         (["--row", 0], "has the splits train, val; say which with --split"),
         (["--row", 0, "--split", "test"], "has no split 'test'; it has train, val"),
-        (["--row", 6, "--split", "train"], "row 6 is not in split train"),
+        (["--row", 6, "--split", "train"], "row 6 does not exist: split 'train' has 6 rows"),
         (["--row", "x"], "--row is 'x': "),
         (["--row", 1, "--file", "x"], "give one of them"),
         (["--split", "train"], "--split is for --row and --file"),
