@@ -1,8 +1,8 @@
 """Rows that arrive while a batch is rendered, compiled: from disk, and decoded, without the interpreter lock.
 
-To arrive is the first step of a row that is not in memory (:func:`mmload.render.cpu_kernels.run_steps`). JPEGs are
-decoded by TurboJPEG's functions, which are called by their addresses (:mod:`mmload.runtime.turbojpeg`), with the bits
-of simplejpeg.
+To arrive is the first step of a row that is not in memory (:class:`~mmload.render.kernel_arguments.RenderingSteps`).
+JPEGs are decoded by TurboJPEG's functions, which are called by their addresses (:mod:`mmload.runtime.turbojpeg`), with
+the bits of simplejpeg.
 """
 
 from __future__ import annotations
