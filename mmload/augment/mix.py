@@ -150,6 +150,8 @@ class MixChoice(MixStep):
             which some are above 0.
     """
 
+    inner: Sequence[MixStep] = ()
+
     def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
         super().__init__()
         steps = list(transforms)
