@@ -150,29 +150,27 @@ class MixChoice(MixStep):
             which some are above 0.
     """
 
-    inner: Sequence[MixStep] = ()
-
     def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
         super().__init__()
         steps = list(transforms)
         if not steps:
             raise argument_error("transforms", transforms, "a list of at least one step")
-        mixing = [step for step in steps if isinstance(step, MixStep)]
+        self.inner: Sequence[MixStep] = [step for step in steps if isinstance(step, MixStep)]
         for step in steps:
             if not isinstance(step, MixStep):
                 raise TypeError(
                     f"transforms has {shown(step)}, which does not mix samples, and steps that do; "
                     "give steps of one kind"
                 )
-        classes = {step.num_classes for step in mixing}
+        classes = {step.num_classes for step in self.inner}
         if len(classes) > 1:
             raise argument_error(
-                "num_classes", [step.num_classes for step in mixing], "the same for all steps of a choice"
+                "num_classes", [step.num_classes for step in self.inner], "the same for all steps of a choice"
             )
-        self.transforms, self.inner = nn.ModuleList(mixing), mixing
+        self.transforms = nn.ModuleList(self.inner)
         self.num_classes = classes.pop()
-        self.makes_floats = any(step.makes_floats for step in mixing)
-        self.p = weights(p, len(mixing))
+        self.makes_floats = any(step.makes_floats for step in self.inner)
+        self.p = weights(p, len(self.inner))
         self.per = choice("per", per, _PER)
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:

@@ -81,7 +81,7 @@ class _Policy(WarpingStep):
         "masks out of fields",
     )
 
-    def operations(self, space: tuple[Change, ...], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
+    def drawn_change(self, space: tuple[Change, ...], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
         """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""
         uniform = draws.uniform(2)
         return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
@@ -203,7 +203,7 @@ class RandAugment(_Policy):
         if not self.num_ops:
             return Program.single_operation(levels.NONE, plan.count)
         return chain(
-            self.operations(RAND_AUGMENT, draws, plan, bins, self.num_magnitude_bins) for _ in range(self.num_ops)
+            self.drawn_change(RAND_AUGMENT, draws, plan, bins, self.num_magnitude_bins) for _ in range(self.num_ops)
         )
 
 
@@ -231,7 +231,7 @@ class TrivialAugmentWide(_Policy):
     def program(self, plan: Plan, draws: Draws) -> Program:
         """Draws a magnitude, a change and a sign per sample."""
         bins = whole_numbers(draws.uniform(1)[:, 0], self.num_magnitude_bins)
-        return self.operations(TRIVIAL_AUGMENT_WIDE, draws, plan, bins, self.num_magnitude_bins)
+        return self.drawn_change(TRIVIAL_AUGMENT_WIDE, draws, plan, bins, self.num_magnitude_bins)
 
 
 _PAIRS = {
@@ -366,7 +366,7 @@ class AugMix(_Policy):
             depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)
             for place in range(most):
                 bins = whole_numbers(draws.uniform(1)[:, 0], self.severity)
-                part = self.operations(space, draws, plan, bins, 10)
+                part = self.drawn_change(space, draws, plan, bins, 10)
                 parts.append(part if depth is None else part.masked(depth > place))
             parts.append(Program.single_operation(levels.MIX_ADD, plan.count, shares[:, row]))
         return chain([*parts, Program.single_operation(levels.MIX_END, plan.count)])

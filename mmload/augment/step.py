@@ -119,14 +119,13 @@ class DeclaredStep(nn.Module):
         Returns:
             Images in their dtype, but floats where the step makes some, and the targets.
         """
-        given = given_samples(images)
+        given, more = given_samples(images), dict[str, Any](targets=targets, seeds=seeds)
         if seeds is not None and len(seeds) != len(images):
             raise ValueError(f"seeds have the shape {tuple(seeds.shape)}, expected ({len(images)},): one per image")
-        levels = torch.float32 if self.makes_floats else torch.uint8  # what becomes of them
-        dtype = images.dtype if images.is_floating_point() else levels
+        dtype = torch.float32 if self.makes_floats else torch.uint8  # what becomes of levels
+        dtype = images.dtype if images.is_floating_point() else dtype
         if dtype not in self._collates:  # to make one takes longer than to render an image
             self._collates[dtype] = import_module("mmload.augment.collate").Collate(self, dtype=dtype)  # a later file
-        more: dict[str, Any] = {"targets": targets, "seeds": seeds}
         batch = make_batch({}, len(images), **{name: value for name, value in more.items() if value is not None})
         made: Batch = self._collates[dtype].render(given._replace(batch=batch), generator)
         return made

@@ -5,7 +5,7 @@ decide where it runs (:class:`Engine`). A job is independent of other shards. It
 chunks, each of which a thread assembles from its samples.
 
 Several processes may write the same shard at the same time: each writes it in a folder of its own, then moves it in one
-step. Either copy may stay, because its bytes depend on its plan alone; checksums of sealed ones are compared. This
+step. Either copy may stay, because its bytes depend on its plan alone; their equality is checked. This
 needs only that the file system creates folders exclusively and renames atomically, as seen from every machine; no
 locks.
 """
@@ -62,7 +62,7 @@ from mmload.remote.urls import Location
 from mmload.runtime.files import TOKEN_BYTES, sync_folder
 from mmload.runtime.resources import in_threads
 from mmload.sources import FetchesAhead, HasChecksums, HasObjects, ReadsBlocks, SourceSplit, Splittable
-from mmload.store.checksum import crc32
+from mmload.store.checksum import crc32, file_crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 
 if TYPE_CHECKING:
@@ -549,19 +549,32 @@ def publish(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary
         shared.check_there()  # before a later command's shard is compared with this one
         if (sealed := shared.sealed(split, index)) is not None:
             if sealed.record != summary.record:
-                raise BuildError(
-                    f"{place} is not the shard that this build makes: a source with other files, or another library, "
-                    "made it; remove that folder, then run again"
-                )
+                raise _unlike(place)
             return
         shared.make_folders(split)
         try:
             own.shard(split, index).rename(place)
         except OSError:
-            if not place.is_dir():  # else another process has just moved its own there, of the same bytes
+            if not place.is_dir():
                 raise
+            _check_equal(place, summary)
         for name in LISTS:
             own.list_file(split, index, name).replace(shared.list_file(split, index, name))
         sync_folder(place.parent)
         own.summary_file(split, index).replace(summary_file)
         sync_folder(summary_file.parent)
+
+
+def _check_equal(place: Path, summary: ShardSummary) -> None:
+    """Checks that the shard that is there already, moved by another process, has the bytes of this one."""
+    for name, record in summary.record.files.items():
+        file = place / f"{name}.memmap"
+        if file.stat().st_size != record.bytes or file_crc32(file) != record.crc32:
+            raise _unlike(place)
+
+
+def _unlike(place: Path) -> BuildError:
+    return BuildError(
+        f"{place} is not the shard that this build makes: a source with other files, or another library, made it; "
+        "remove that folder, then run again"
+    )

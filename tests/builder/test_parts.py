@@ -234,17 +234,20 @@ def test_errors_and_skips_are_those_of_one_build(tmp_path: Path) -> None:
         build_part(replace(job, out=tmp_path / "none"), "1/1", on_error="skip", max_errors=0)
 
 
-def test_a_sealed_shard_of_other_bytes_is_refused(
-    begun: BuildRecipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
+    sealed: bool, begun: BuildRecipe, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its lists and checksums stay those of its own bytes; only the newcomer's used to remain."""
     paths, before, publish = BuildPaths(tmp_path / ".out.building"), {}, shard_job.publish
     other = build(replace(begun, root=recolored(begun.root, tmp_path / "other"), out=tmp_path / "old")).out
 
     def after_another(own: BuildPaths, shared: BuildPaths, split: str, index: int, summary: Any) -> None:
         monkeypatch.setattr(shard_job, "publish", publish)
         shutil.copytree(other / split / "000001", shared.shard(split, index))
-        record = read(other).splits[split].shards[index]
-        shared.summary_file(split, index).write_bytes(json.encode(structs.replace(summary, record=record)))
+        if sealed:
+            record = read(other).splits[split].shards[index]
+            shared.summary_file(split, index).write_text(structs.replace(summary, record=record).dumps())
         before.update(contents(paths.folder / "notes"))
         publish(own, shared, split, index, summary)
 
