@@ -247,7 +247,7 @@ def test_a_shard_of_other_bytes_in_the_place_of_an_equally_large_one_is_refused(
         shutil.copytree(other / split / "000001", shared.shard(split, index))
         if sealed:
             record = read(other).splits[split].shards[index]
-            shared.summary_file(split, index).write_text(structs.replace(summary, record=record).dumps())
+            shared.summary_file(split, index).write_bytes(json.encode(structs.replace(summary, record=record)))
         before.update(contents(paths.folder / "notes"))
         publish(own, shared, split, index, summary)
 
