@@ -9,6 +9,7 @@ read.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,7 +54,16 @@ from mmload.runtime.random_words import Numbers
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-class Collate(nn.Module):
+class HasCollates(nn.Module, ABC):
+    """Base of Collate and Views. A module that only passes on the attributes of one, as a compiled one, is no such."""
+
+    @property
+    @abstractmethod
+    def collates(self) -> tuple[Collate, ...]:
+        """The collate of each view."""
+
+
+class Collate(HasCollates):
     """Steps of :mod:`mmload.augment` and other modules, rendered in as few passes over the pixels as possible.
 
     The first steps that compose are rendered at once; from the first that does not, the rest runs after it in order,
@@ -256,7 +266,7 @@ class Collate(nn.Module):
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
     """Returns the collates of Views, or a Collate as a tuple of one; an empty tuple for anything else."""
-    return getattr(collate, "collates", ()) if isinstance(collate, nn.Module) else ()
+    return collate.collates if isinstance(collate, HasCollates) else ()
 
 
 def has_per_sample(collate: object) -> bool:

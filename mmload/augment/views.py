@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmload.augment.collate import Collate, PreparedBatch
+from mmload.augment.collate import Collate, HasCollates, PreparedBatch
 from mmload.augment.given_samples import given_samples
 from mmload.augment.step import branch_seeds, view_seeds
 from mmload.batch import Batch
@@ -22,7 +22,7 @@ from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
 
-class Views(nn.Module):
+class Views(HasCollates):
     """Independently drawn views of every sample, of any sizes.
 
     Each view is the batch that its collate makes of the same samples. The first is drawn with the samples' own seeds,

@@ -459,6 +459,9 @@ class Joined:
     def __init__(self, parts: Sequence[View]) -> None:
         self.parts, self.sources = parts, list(dict.fromkeys(part.rows for part in parts))
         first, self._starts = self.sources[0], np.cumsum([0, *map(len, parts)])
+        self._of_parts = np.array([self.sources.index(part.rows) for part in parts])
+        has_subset = any(part.chosen is not None for part in parts)
+        self._numbers = np.concatenate([part.ids(np.arange(len(part))) for part in parts]) if has_subset else None
         for other in self.sources[1:]:
             _check_alike(first, other)
         self.record: SplitRecord = first.record
@@ -482,11 +485,13 @@ class Joined:
             source.check_files()
 
     def by_source(self, rows: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
-        """Yields the index of the source of each part with some of the rows, which of them, and their numbers there."""
+        """Yields the index of each source with some of the rows, which of them these are, and their numbers there."""
         owners = sections_of(rows, self._starts[:-1])
-        for owner in sorted(set(owners.tolist())):  # np.unique gives the interpreter lock away
-            part, owned = self.parts[owner], np.flatnonzero(owners == owner)
-            yield self.sources.index(part.rows), owned, part.ids(rows[owned] - self._starts[owner])
+        numbers = rows - self._starts[owners] if self._numbers is None else self._numbers[rows]
+        sources = self._of_parts[owners]
+        for source in sorted(set(sources.tolist())):  # np.unique gives the interpreter lock away
+            owned = np.flatnonzero(sources == source)
+            yield source, owned, numbers[owned]
 
     def __repr__(self) -> str:
         return f"{counted(len(self), 'row')} of {', '.join(map(repr, self.sources))}"

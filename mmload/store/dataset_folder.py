@@ -513,7 +513,7 @@ class RowMap(MappedRows):
         step = math.lcm(unit, mmap.PAGESIZE)
         rooms = -(-sizes // step) * step
         firsts = np.cumsum(rooms) - rooms
-        self.memory = reserved(int(rooms.sum()))  # for all, so that one munmap releases everything
+        self.memory = reserved(int(firsts[-1] + sizes[-1]))  # for all, so that one munmap releases everything
         for file, first in zip(files, firsts.tolist(), strict=True):
             if file.size:
                 map_over(self.memory.ctypes.data + first, file.size, file.handle, file.path)

@@ -113,3 +113,4 @@ def test_collates_of() -> None:
     assert collates_of(Views(first, second, first)) == (first, second, first)
     assert collates_of(first) == (first,)
     assert collates_of(torch.stack) == collates_of(None) == ()
+    assert collates_of(torch.compile(first, backend="eager")) == ()  # which has all attributes of a Collate
