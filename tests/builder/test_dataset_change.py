@@ -13,7 +13,7 @@ from mmload.builder import columns, staging
 from mmload.builder.dataset_change import compact
 from mmload.builder.pipeline import build, update
 from mmload.cli.app import app
-from mmload.errors import BuildError, UsageError
+from mmload.errors import UsageError
 
 
 def run(*words):
@@ -98,18 +98,18 @@ def test_functions_and_ids_are_of_the_version_that_a_killed_update_makes(killed)
     assert opened["hard"][:].extra["v"].tolist() == [3]
 
 
-def test_the_command_goes_on_with_a_field_that_was_begun_without_a_split(squares, tmp_path, monkeypatch):
+def test_a_field_that_was_begun_begins_again_and_stops_no_other_change(squares, tmp_path, monkeypatch):
     values, file = np.random.default_rng(0).random((15, 3)), tmp_path / "v.npy"
     np.save(file, values)
     begin_field(monkeypatch, lambda: mmload.add_field(squares.out, "v", values))
-    for other in (lambda: mmload.add_field(squares.out, "w", np.arange(15)), lambda: compact(squares.out)):
-        with pytest.raises(BuildError, match="unfinished field v; add the field again"):
-            other()
-    shards = len(mmload.open(squares.out)["train"].record.shards)
-    begin_field(monkeypatch, lambda: run("add-field", squares.out, "v", file), shards - 3)
-    begin_field(monkeypatch, lambda: mmload.add_field(squares.out, "v", values, split="train"), 0)
+    mmload.add_field(squares.out, "w", np.arange(15))
+    begin_field(monkeypatch, lambda: run("add-field", squares.out, "v", file))
+    compact(squares.out)
+    assert "v" not in mmload.open(squares.out)["train"].fields
     run("add-field", squares.out, "v", file, "--split", "train")
-    assert np.array_equal(mmload.open(squares.out)["train"][:].extra["v"].numpy(), values)
+    found = mmload.open(squares.out)["train"][:].extra
+    assert np.array_equal(found["v"].numpy(), values)
+    assert found["w"].tolist() == list(range(15))
 
 
 def test_fields_are_added_to_and_removed_from_splits_of_the_source_alone(tmp_path):
