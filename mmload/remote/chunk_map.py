@@ -142,10 +142,8 @@ class ChunkMap(MappedRows):
                 error = failure
             with self._lock:
                 future = self._arriving.pop(chunk)
-                if error is None:
+                if error is None:  # else it stays ahead: a prefetch must not go on through an epoch of errors
                     self._mapped[chunk] = None
-                else:
-                    self._ahead.discard(chunk)
             if error is None:
                 future.set_result(None)
             else:

@@ -196,3 +196,23 @@ def test_threads_end_after_an_error_of_an_order(mapped: tuple[ChunkMap, Split, S
     until(lambda: not rows._threads)
     prepared(rows, split, [3])
     assert coming is not None
+
+
+def test_a_prefetch_that_fails_stays_a_window_ahead(
+    mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk must not have the rest of an epoch downloaded."""
+    rows, split, local = mapped
+    monkeypatch.setattr(chunk_map_module, "CHUNKS_OF_WINDOW", 3)
+    rows.release(prepared(rows, split, [39])[0])  # and the checksums are there
+    fetched = rows.files.fetched_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(rows.files.cache, "write", lambda *given, **options: 1 / 0)
+        rows.begin_epoch(coming := (chunk for chunk in range(20)))
+        until(lambda: not rows._threads)
+    assert rows.files.fetched_bytes == fetched + 3 * 2 * 81675
+    for number in range(ROWS):
+        batch, (row,) = prepared(rows, split, [number])
+        assert np.array_equal(row, local[number].images.flatten().numpy())
+        rows.release(batch)
+    del coming
