@@ -216,3 +216,25 @@ def test_a_prefetch_that_fails_stays_a_window_ahead(
         assert np.array_equal(row, local[number].images.flatten().numpy())
         rows.release(batch)
     del coming
+
+
+def test_an_interrupted_batch_ends_no_use_by_another(
+    mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, split, local = mapped
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    batch, (row,) = prepared(rows, split, [4])
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "_lock", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            rows.prepare(split.reader.field("images").located(np.array([4])))
+    rows.release(prepared(rows, split, list(range(6, ROWS)))[0])
+    assert np.array_equal(row, local[4].images.flatten().numpy())
+    rows.release(batch)
