@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import DamagedError, RemoteMissingError, StoreError, UsageError
-from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan
+from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan, file_checksum
 from mmload.remote.object_store import Objects
 from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_at, write_atomically
 from mmload.store.checksum import crc32
@@ -277,7 +277,7 @@ class ChunkFiles:
         """Returns the checksums of a shard's chunks, which are stored in the cache, too."""
         if shard not in self._sums:
             name = self._name(shard) + SUFFIX
-            of_file = bytes.fromhex(self.chunks.record.shards[shard].files[self.chunks.file].crc32)[::-1]
+            of_file = file_checksum(self.chunks.record.shards[shard].files[self.chunks.file])
             size = 4 * (self.chunks.counts[shard] + 1)
             try:
                 path = self.cache.fetched(name, size, lambda content: content.startswith(of_file))

@@ -76,11 +76,11 @@ class ChunkMap(MappedRows):
         of_rows = self.chunks.chunks_at(places)
         starts: Numbers = self.chunks.places[of_rows] + places["offset"] - self.chunks.starts[of_rows]
         needed = np.unique(of_rows).tolist()
-        # Collected anywhere, even by a thread with the lock of a future that another asks under the lock of this map.
-        end = weakref.finalize(starts, self._given_up.append, needed)
-        end.atexit = False
         with self._lock:
-            self._uses.update(needed)
+            self._uses.update(needed)  # before there is an end, as an interrupt may come anywhere
+            # Collected in any thread, even in one with the lock of a future that another asks under this lock.
+            end = weakref.finalize(starts, self._given_up.append, needed)
+            end.atexit = False
             self._end_uses()
             self._ahead.difference_update(needed)
             arriving = {chunk: self._arrival(chunk) for chunk in needed if not self._is_mapped(chunk)}
@@ -142,10 +142,8 @@ class ChunkMap(MappedRows):
                 error = failure
             with self._lock:
                 future = self._arriving.pop(chunk)
-                if error is None:
+                if error is None:  # else it stays ahead: a prefetch must not go on through an epoch of errors
                     self._mapped[chunk] = None
-                else:
-                    self._ahead.discard(chunk)
             if error is None:
                 future.set_result(None)
             else:

@@ -25,7 +25,7 @@ from mmload.remote.object_store import Objects
 from mmload.runtime.files import open_regular
 from mmload.store.checksum import crc32
 from mmload.store.dataset_folder import DatasetFile, Places
-from mmload.store.manifest import FILE_NAME, Manifest, SplitRecord, file_name, loads
+from mmload.store.manifest import FILE_NAME, FileRecord, Manifest, SplitRecord, file_name, loads
 from mmload.store.row_numbers import Numbers
 from mmload.store.versions import version_file, version_of
 
@@ -146,6 +146,11 @@ def chunks_of(root: Path, file: DatasetFile) -> Numbers:
         if not len(offsets) or offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) <= 0).any():
             raise DamagedError(f"{path} does not belong to the manifest; run: mmload verify {root}")
     return chunk_starts(size, file.row_bytes or 1, offsets)
+
+
+def file_checksum(record: FileRecord) -> bytes:
+    """Returns the first four bytes of the object with the checksums of a file."""
+    return bytes.fromhex(record.crc32)[::-1]
 
 
 def checksums_of_file(root: Path, file: DatasetFile) -> bytes:

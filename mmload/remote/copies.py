@@ -20,7 +20,7 @@ import msgspec
 
 from mmload.errors import DamagedError, MmloadError, StoreError, UsageError
 from mmload.records import Progress
-from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, manifest_at
+from mmload.remote.chunks import SUFFIX, checksums_of_file, chunks_of, current_manifest, file_checksum, manifest_at
 from mmload.remote.object_store import PART_BYTES, Objects, check_parallel, in_parallel
 from mmload.remote.urls import PARALLEL, check_no_url
 from mmload.runtime.files import (
@@ -88,12 +88,12 @@ def push(
     root = folder.path
     files = list(dataset_files(manifest))
     listed, there = _listed(objects, manifest)
-    with _reading(root):
-        missing = [file for file in files if not _is_there(root, listed, file)]
+    looked_at = in_parallel(lambda file: (file, _is_there(objects, root, listed, file)), files, parallel)
+    missing = [file for file, is_there in looked_at if not is_there]
     complete = FILE_NAME in listed and not missing
     if not complete:
         objects.put(MARK, manifest.contents.encode())
-    pushed = in_parallel(lambda file: _push_file(objects, root, file), missing, parallel)
+    pushed = in_parallel(lambda file: _push_file(objects, root, listed, file), missing, parallel)
     copied = _copied(files, missing, pushed, progress)
     if not complete:
         open_again(root, manifest.version, manifest.contents)
@@ -146,20 +146,30 @@ def _listed(objects: Objects, manifest: Manifest) -> tuple[dict[str, int], Manif
     return {name: size for name, size in sizes.items() if name != FILE_NAME}, there
 
 
-def _is_there(root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
-    """Returns whether an object has the file's size, and its checksums, which are written after it, theirs."""
+def _is_there(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> bool:
+    """Returns whether an object is the file, by its size and by the checksums that are written after it.
+
+    A push of other values of the file, which was interrupted, may have left an object of that size.
+    """
     if listed.get(file.name) != file.record.bytes:
         return False
-    return file.content is not None or listed.get(file.name + SUFFIX) == 4 * (len(chunks_of(root, file)) + 1)
+    if file.content is not None:
+        return bytes(objects.get(file.name)) == file.content
+    with _reading(root):
+        size = 4 * (len(chunks_of(root, file)) + 1)
+    name = file.name + SUFFIX
+    return listed.get(name) == size and bytes(objects.get_range(name, 0, 4)) == file_checksum(file.record)
 
 
-def _push_file(objects: Objects, root: Path, file: DatasetFile) -> int:
+def _push_file(objects: Objects, root: Path, listed: dict[str, int], file: DatasetFile) -> int:
     """Copies one file and returns its bytes."""
     if file.content is not None:
         objects.put(file.name, file.content)
         return file.record.bytes
     with _reading(root):
         sums = checksums_of_file(root, file)
+    if file.name + SUFFIX in listed:  # of other bytes: if this is interrupted, they must not stand for these
+        objects.put(file.name + SUFFIX, b"")
     objects.put(file.name, root / file.name)
     objects.put(file.name + SUFFIX, sums)
     return file.record.bytes

@@ -255,4 +255,7 @@ def file_lock(path: Path) -> Iterator[None]:
                 why = f"another process holds {path}, or its file system has no locks"
                 raise TimeoutError(errno.ETIMEDOUT, why, str(path))
             time.sleep(0.002)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a process that was forked meanwhile has it open, too

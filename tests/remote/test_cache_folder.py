@@ -27,6 +27,7 @@ from mmload.errors import StoreError, UsageError
 from mmload.remote import cache_folder, chunk_map
 from mmload.remote.cache_folder import NAME, CacheFolder
 from mmload.remote.copies import push
+from mmload.runtime import files
 from mmload.store.dataset import Dataset
 
 pytestmark = [
@@ -315,6 +316,23 @@ while True:
         assert not [*cache.rglob("*.partial"), *cache.rglob("*.fetching"), *cache.rglob("*.passing")]
         check_rows(remote, local)
         end_all()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may be counting a chunk when workers of another loader are forked, which live long."""
+    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.1)
+    with files.file_lock(tmp_path / NAME):
+        child = os.fork()
+        if not child:
+            time.sleep(600)
+            os._exit(0)
+    try:
+        with files.file_lock(tmp_path / NAME):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

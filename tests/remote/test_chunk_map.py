@@ -15,7 +15,7 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.augment import RandomCrop, RandomResizedCrop
-from mmload.errors import DamagedError
+from mmload.errors import DamagedError, StoreError
 from mmload.remote import chunk_map as chunk_map_module
 from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.copies import push
@@ -161,3 +161,80 @@ def test_prefetch_stays_a_window_ahead_and_ends(
     rows.release(prepared(rows, split, [39])[0])
     assert mapped_chunks(tmp_path) <= 2
     assert rows.files.fetched_bytes <= 13 * 2 * 81675
+
+
+def test_a_chunk_that_cannot_be_unmapped_is_an_error_and_no_wait(
+    mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the system's limit of maps."""
+    rows, split, local = mapped
+    real = chunk_map_module.map_over
+
+    def failing(address: int, size: int, handle: int | None, path: Path) -> None:
+        if handle is None:
+            raise StoreError("no more maps")
+        real(address, size, handle, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chunk_map_module, "map_over", failing)
+        batch, _ = prepared(rows, split, list(range(10)))
+        with pytest.raises(StoreError, match="no more maps"):
+            rows.release(batch)
+        rows.begin_epoch(coming := (chunk for chunk in range(10, 20)))
+        until(lambda: not rows._threads)
+    for numbers in ([0, 39], list(range(ROWS))):
+        batch, found = prepared(rows, split, numbers)
+        for number, row in zip(numbers, found, strict=True):
+            assert np.array_equal(row, local[number].images.flatten().numpy())
+        rows.release(batch)
+    del coming
+
+
+def test_threads_end_after_an_error_of_an_order(mapped: tuple[ChunkMap, Split, Split]) -> None:
+    rows, split, _ = mapped
+    rows.begin_epoch(coming := (chunk // 0 for chunk in range(9)))
+    until(lambda: not rows._threads)
+    prepared(rows, split, [3])
+    assert coming is not None
+
+
+def test_a_prefetch_that_fails_stays_a_window_ahead(
+    mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk must not have the rest of an epoch downloaded."""
+    rows, split, local = mapped
+    monkeypatch.setattr(chunk_map_module, "CHUNKS_OF_WINDOW", 3)
+    rows.release(prepared(rows, split, [39])[0])  # and the checksums are there
+    fetched = rows.files.fetched_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(rows.files.cache, "write", lambda *given, **options: 1 / 0)
+        rows.begin_epoch(coming := (chunk for chunk in range(20)))
+        until(lambda: not rows._threads)
+    assert rows.files.fetched_bytes == fetched + 3 * 2 * 81675
+    for number in range(ROWS):
+        batch, (row,) = prepared(rows, split, [number])
+        assert np.array_equal(row, local[number].images.flatten().numpy())
+        rows.release(batch)
+    del coming
+
+
+def test_an_interrupted_batch_ends_no_use_by_another(
+    mapped: tuple[ChunkMap, Split, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, split, local = mapped
+
+    class Interrupted:
+        def __enter__(self) -> None:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    batch, (row,) = prepared(rows, split, [4])
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "_lock", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            rows.prepare(split.reader.field("images").located(np.array([4])))
+    rows.release(prepared(rows, split, list(range(6, ROWS)))[0])
+    assert np.array_equal(row, local[4].images.flatten().numpy())
+    rows.release(batch)

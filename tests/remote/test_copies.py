@@ -55,7 +55,9 @@ def test_only_what_is_missing_is_pushed(dataset: Dataset, pushed: str, bucket: B
     lost = bucket.folder / "photos" / "train" / "000001" / "images.memmap"
     lost.unlink()
     (bucket.folder / "photos" / "train" / "000002" / "targets.memmap.crc32").unlink()
-    assert push(dataset.path, pushed).files == 2
+    meta = bucket.folder / "photos" / "train" / "000000" / "meta.json"
+    meta.write_bytes(bytes(meta.stat().st_size))
+    assert push(dataset.path, pushed).files == 3
     assert lost.exists()
     bucket.faults()
     assert push(dataset.path, pushed).files == 0

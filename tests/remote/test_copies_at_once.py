@@ -7,10 +7,12 @@ import shutil
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from meanwhile import dying_at, once
 from updating import add_and_update, picture
 
+import mmload
 from mmload.builder.pipeline import update
 from mmload.builder.verify import verify
 from mmload.errors import MmloadError
@@ -67,6 +69,41 @@ def test_a_push_that_ends_after_that_of_a_later_version(squares, pushed, tmp_pat
         push(copy, pushed, parallel=1)
     assert manifest_at(Objects(pushed)).version == 3
     pull(pushed, tmp_path / "first", version=1)
+
+
+def push_until(monkeypatch, put, copy, url):
+    """Pushes a copy until an object is to be put whose name has this end, as if the process were killed."""
+
+    def dying(objects, name, content):
+        if name.endswith(put) and content:
+            raise KeyboardInterrupt
+        real(objects, name, content)
+
+    real = Objects.put
+    with monkeypatch.context() as patch:
+        patch.setattr(Objects, "put", dying)
+        with pytest.raises(KeyboardInterrupt):
+            push(copy, url, parallel=1)
+
+
+@pytest.mark.parametrize(
+    ("of_copy", "of_first"),
+    [(None, "dataset.json"), (None, "score.2.memmap.crc32"), ("dataset.json", "score.2.memmap.crc32")],
+)
+def test_a_push_after_interrupted_ones_of_other_values(squares, pushed, tmp_path, monkeypatch, of_copy, of_first):
+    """What an interrupted push left has the names and sizes of what this one copies."""
+    copy = shutil.copytree(squares.out, tmp_path / "copy")
+    for place, factor in ((squares.out, 1), (copy, 2)):
+        mmload.add_field(place, "score", np.arange(15) * factor)
+    if of_copy:
+        push_until(monkeypatch, of_copy, copy, pushed)
+    push_until(monkeypatch, of_first, squares.out, pushed)
+    assert push(copy, pushed).files > 0
+    pull(pushed, tmp_path / "back")
+    assert_whole(tmp_path / "back")
+    found = mmload.open(pushed, cache=tmp_path / "cache")["train"][:].extra["score"]
+    assert np.array_equal(found, np.arange(15) * 2)
+    assert push(copy, pushed).files == 0
 
 
 @pytest.fixture
