@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -217,8 +218,8 @@ def _read(path: Path) -> tuple[dict[Any, Any], str]:
     """Returns the dict in a file, its keys as text, and the file's MD5."""
     data = read_source(path)
     with naming(f"{path} is not a CIFAR batch: ", to=SourceError):
-        body = read_plain_pickle(data)
-    return {_text(key): value for key, value in body.items()}, hashlib.md5(data, usedforsecurity=False).hexdigest()
+        body = {_text(key): value for key, value in read_plain_pickle(data).items()}
+    return body, hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 def _text(value: object) -> str:
@@ -226,14 +227,15 @@ def _text(value: object) -> str:
 
 
 def _class_names(names: object, path: Path) -> tuple[str, ...]:
-    if not isinstance(names, list) or not names or not all(isinstance(name, str | bytes) for name in names):
+    if not _are_all(names, str, bytes) or not names:
         raise SourceError(f"{path} has no list of class names")
     return tuple(_text(name) for name in names)
 
 
 def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int) -> tuple[Tensor, Tensor]:
     """Returns the images and labels of a batch; raises ValueError if they are no such."""
-    data, labels = batch.get("data"), np.asarray(batch.get(labels_key))
+    data, found = batch.get("data"), batch.get(labels_key)
+    labels = np.asarray(found if isinstance(found, np.ndarray) or _are_all(found, int) else None)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
         raise ValueError('it has no "data" of uint8 [rows, 3072]')
     if labels.dtype.kind not in "iu" or labels.shape != (len(data),):
@@ -242,6 +244,11 @@ def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int) -> tuple[T
         raise ValueError(f"it has labels from {labels.min()} to {labels.max()}, expected 0 to {classes - 1}")
     rows = np.array(data).reshape(-1, 3, 32, 32)  # a copy: what was read is read-only, which torch warns about
     return torch.from_numpy(rows), torch.from_numpy(labels.astype(np.int64))
+
+
+def _are_all(values: object, *types: type) -> bool:
+    """Returns whether values are a list of these types, so that nothing has to look into what nests."""
+    return isinstance(values, list) and set(types).issuperset(map(type, values))
 
 
 # Pickles.
@@ -261,24 +268,11 @@ def read_plain_pickle(data: bytes) -> dict[Any, Any]:
         return {key: _array_of(value) if isinstance(value, _Made) else value for key, value in body.items()}
 
 
-class _Unpickler(pickle._Unpickler):
-    """The standard one in Python, which calls nothing real.
-
-    Its memo is a table. That of the one in C is an array, of which nine bytes of a file can ask for 16 GB.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        known = f"{module}.{name}"
-        if known not in _KNOWN:
-            raise ValueError(f"it asks to call {known[:80]}, which a CIFAR batch never does; it was not run")
-        return _KNOWN[known]
-
-
 class _Made:
     """Parts of an array: its bytes, dtype, shape and order; or of a dtype, of which the first is its code."""
 
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
+    def __init__(self, first: Any = None, second: Any = None, third: Any = None, order: Any = "C") -> None:
+        self.parts = first, second, third, order
 
     def __setstate__(self, state: Any) -> None:
         if len(state) == 5:  # of an array; that of a dtype says nothing more
@@ -286,21 +280,69 @@ class _Made:
             self.parts = data, dtype, shape, "F" if is_fortran else "C"
 
 
-_KNOWN = {
-    "_codecs.encode": lambda text, _: str.encode(text, "latin1"),  # bytes in protocols below 3, a character each
+_KNOWN: dict[str, Any] = {
+    "_codecs.encode": lambda made, text, _: made.setdefault(text, str.encode(text, "latin1")),
     "__builtin__.bytes": lambda: b"",
     **dict.fromkeys(("numpy.dtype", "numpy.ndarray"), _Made),
     **{f"numpy.{core}.multiarray._reconstruct": _Made for core in ("core", "_core")},
     **{f"numpy.{core}.numeric._frombuffer": _Made for core in ("core", "_core")},
 }
-"""Name of a function -> what is called in its place."""
+"""Name of a function -> what is called in its place. Protocols below 3 have bytes as text, a character each."""
+
+_STANDARD = pickle._Unpickler.dispatch
+"""Instruction -> the standard function for it, which takes the unpickler."""
+
+_NEEDED = (
+    *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT"),
+    *("BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
+    *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_LIST", "LIST", "EMPTY_DICT", "GLOBAL"),
+    *("STACK_GLOBAL", "REDUCE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "PUT", "BINPUT", "LONG_BINPUT"),
+    *("MEMOIZE", "GET", "BINGET", "LONG_BINGET", "MARK", "APPEND", "APPENDS", "PROTO", "FRAME", "STOP"),
+)
+"""Instructions of plain data that do no harm; the lengths in them take no more than what is left of the file."""
+
+
+def _checked(code: bytes, is_plain: Callable[[list[Any]], bool]) -> Callable[[Any], None]:
+    """Returns the standard function for an instruction, run only if the stack is as plain data has it."""
+
+    def run(unpickler: Any) -> None:
+        if not is_plain(unpickler.stack):
+            raise ValueError(f"its instruction {code!r} is not as plain data has it; it was not run")
+        _STANDARD[code[0]](unpickler)
+
+    return run
+
+
+class _Unpickler(pickle._Unpickler):
+    """The standard one in Python, which calls nothing real and runs only the instructions of plain data.
+
+    Keys are texts and integers: the hash of tuples in tuples exhausts time or the C stack.
+    Its memo is a table. That of the one in C is an array, of which nine bytes of a file can ask for 16 GB.
+    """
+
+    dispatch: ClassVar = {
+        **{code: _checked(bytes([code]), lambda _: False) for code in _STANDARD},
+        **{code: _STANDARD[code] for code in (getattr(pickle, name)[0] for name in _NEEDED)},
+        pickle.BYTEARRAY8[0]: _STANDARD[pickle.BINBYTES8[0]],  # its own takes memory before it reads
+        pickle.BUILD[0]: _checked(pickle.BUILD, lambda stack: _are_all(stack[-2:-1], _Made)),
+        pickle.SETITEM[0]: _checked(pickle.SETITEM, lambda stack: _are_all(stack[-2:-1], str, bytes, int)),
+        pickle.SETITEMS[0]: _checked(pickle.SETITEMS, lambda stack: _are_all(stack[::2], str, bytes, int)),
+        pickle.DICT[0]: _checked(pickle.DICT, lambda stack: _are_all(stack[::2], str, bytes, int)),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = f"{module}.{name}"
+        if known not in _KNOWN:
+            raise ValueError(f"it asks to call {known[:80]}, which a CIFAR batch never does; it was not run")
+        # One text that is encoded a million times is one object; the memo's own keys are integers.
+        return partial(_KNOWN[known], self.memo) if known == "_codecs.encode" else _KNOWN[known]
 
 
 def _array_of(made: _Made) -> np.ndarray:
     """Returns the array over its bytes, without a copy."""
     data, dtype, shape, order = made.parts
-    code = _text(dtype.parts[0])
+    code = _text(dtype.parts[0]) if isinstance(dtype.parts[0], str | bytes) else "unknown"
     if code not in ("u1", "i1", "i2", "i4", "i8"):
         raise ValueError(f"it has an array of dtype {code[:20]!r}, not of integers")
     flat: np.ndarray = np.frombuffer(data, f"<{code}")
-    return flat.reshape(tuple(shape), order="F" if _text(order) == "F" else "C")
+    return flat.reshape(tuple(shape), order="F" if order in ("F", b"F") else "C")

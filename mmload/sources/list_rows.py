@@ -344,6 +344,8 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if name.strip().casefold() in _MISSING:
             yield f"{name!a} is a class of its own; if it stands for a missing label, remove its rows from the list"
+    if all(re.fullmatch(r"[+-]?[0-9]+([.,][0-9]+)?\s*%?", name) for name in names):  # numbers as people write them
+        yield f"labels such as {names[0]!a:.60} are class names; for numbers to predict write them as 3.5 or 0.5"
     odd = [name for name in names if not _NUMBER.fullmatch(name)]
     if len(odd) == 1 and len(names) > 2:
         yield f"labels are class names and not numbers, because {odd[0]!a:.60} is not a number; all others are"

@@ -146,6 +146,8 @@ class Schema:
                 f"{name} needs the field {count} for its length: give boxes without padding, or {name} another name "
                 "in fields"
             )
+        if dtype == torch.bfloat16:
+            raise ValueError(f"{name} is bfloat16 of any length, which is not stored; give float32")
         is_beside = "boxes" in self.lists and name not in ("boxes", *PER_BOX) and dtype != torch.uint8
         if is_beside and all(each[name].ndim and len(each[name]) == len(each["boxes"]) for each in raw):
             raise ValueError(

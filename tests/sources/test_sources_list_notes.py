@@ -24,7 +24,8 @@ NOTED: dict[tuple[str, ...], list[str]] = {
     **{
         ("cat", "dog", label): [SEVERAL] for label in ("16 0", "['cat', 'dog']", "[1, 0]", '{"name": "cat"}', "cat dog")
     },
-    ("3,5", "2,75"): [SEVERAL],
+    ("50%", "7.5 %"): ["for numbers to predict"],
+    ("3,5", "2,75"): [SEVERAL, "for numbers to predict"],
     ("0.0", "1.0"): ["'0.0'"],
     **{
         ("cat", missing, "dog"): [f"{missing!r} is a class of its own; if it stands for a missing label"]

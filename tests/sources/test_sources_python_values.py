@@ -131,6 +131,8 @@ def test_sources_python_values_what_does_not_go_together_is_refused() -> None:
         floats.read(1)
     with pytest.raises(SourceError, match="regular list"):
         splits([(IMAGE, [[1], [2, 3]])])
+    with pytest.raises(SourceError, match="embedding is bfloat16 of any length, which is not stored; give float32"):
+        splits([{"image": IMAGE, "embedding": torch.ones(count, dtype=torch.bfloat16)} for count in (1, 2)])
 
 
 class Classed(list):
