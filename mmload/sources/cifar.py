@@ -226,7 +226,7 @@ def _text(value: object) -> str:
     return value.decode("latin1") if isinstance(value, bytes) else str(value)
 
 
-def _class_names(names: object, path: Path) -> tuple[str, ...]:
+def _class_names(names: Any, path: Path) -> tuple[str, ...]:
     if not _are_all(names, str, bytes) or not names:
         raise SourceError(f"{path} has no list of class names")
     return tuple(_text(name) for name in names)
@@ -246,9 +246,9 @@ def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int) -> tuple[T
     return torch.from_numpy(rows), torch.from_numpy(labels.astype(np.int64))
 
 
-def _are_all(values: object, *types: type) -> bool:
-    """Returns whether values are a list of these types, so that nothing has to look into what nests."""
-    return isinstance(values, list) and set(types).issuperset(map(type, values))
+def _are_all(values: Any, *types: type) -> bool:
+    """Returns whether values are a list of these types, so none nests; integers of 2^60 or more may share a hash."""
+    return isinstance(values, list) and all(type(v) in types and (type(v) is not int or abs(v) < 2**60) for v in values)
 
 
 # Pickles.
@@ -296,7 +296,7 @@ _NEEDED = (
     *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT"),
     *("BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
     *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_LIST", "LIST", "EMPTY_DICT", "GLOBAL"),
-    *("STACK_GLOBAL", "REDUCE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "PUT", "BINPUT", "LONG_BINPUT"),
+    *("STACK_GLOBAL", "REDUCE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BINPUT", "LONG_BINPUT"),
     *("MEMOIZE", "GET", "BINGET", "LONG_BINGET", "MARK", "APPEND", "APPENDS", "PROTO", "FRAME", "STOP"),
 )
 """Instructions of plain data that do no harm; the lengths in them take no more than what is left of the file."""
@@ -320,10 +320,12 @@ class _Unpickler(pickle._Unpickler):
     Its memo is a table. That of the one in C is an array, of which nine bytes of a file can ask for 16 GB.
     """
 
-    dispatch: ClassVar = {
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{code: _checked(bytes([code]), lambda _: False) for code in _STANDARD},
         **{code: _STANDARD[code] for code in (getattr(pickle, name)[0] for name in _NEEDED)},
         pickle.BYTEARRAY8[0]: _STANDARD[pickle.BINBYTES8[0]],  # its own takes memory before it reads
+        # Places of the memo of more digits could all share one hash.
+        pickle.PUT[0]: lambda each: each.memo.__setitem__(int(each.readline()[:12]), each.stack[-1]),
         pickle.BUILD[0]: _checked(pickle.BUILD, lambda stack: _are_all(stack[-2:-1], _Made)),
         pickle.SETITEM[0]: _checked(pickle.SETITEM, lambda stack: _are_all(stack[-2:-1], str, bytes, int)),
         pickle.SETITEMS[0]: _checked(pickle.SETITEMS, lambda stack: _are_all(stack[::2], str, bytes, int)),
@@ -335,7 +337,7 @@ class _Unpickler(pickle._Unpickler):
         if known not in _KNOWN:
             raise ValueError(f"it asks to call {known[:80]}, which a CIFAR batch never does; it was not run")
         # One text that is encoded a million times is one object; the memo's own keys are integers.
-        return partial(_KNOWN[known], self.memo) if known == "_codecs.encode" else _KNOWN[known]
+        return partial(_KNOWN[known], vars(self)["memo"]) if known == "_codecs.encode" else _KNOWN[known]
 
 
 def _array_of(made: _Made) -> np.ndarray:
