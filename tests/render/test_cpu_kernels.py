@@ -15,7 +15,7 @@ from torch import Tensor
 from mmload.render import rendering as made
 from mmload.render.kernel_arguments import PADDING_MODES, ImageLines, written
 from mmload.render.level_operations import FLIP_X, GRAY, INVERT
-from mmload.render.plan import Mixing, Padding, Plan, Program
+from mmload.render.plan import Mixing, Padding, Plan, Program, chain
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
 
@@ -28,7 +28,9 @@ def plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     operation, kind = draw(st.sampled_from([None, INVERT, FLIP_X])), draw(st.sampled_from(MIXED))
     if operation is not None:
         on = torch.rand(plan.count, generator=generator) < 0.5
-        plan = plan.followed_by(Program.single_operation(operation, plan.count, apply_mask=on.numpy()))
+        program = Program.single_operation(operation, plan.count, apply_mask=on.numpy())
+        before = [] if plan.program is None else [plan.program]
+        plan = replace(plan, program=chain([*before, program]))  # colors may have been added, which come after it
     for hole in draw(st.lists(st.sampled_from(HOLES), max_size=2)):
         plan = plan.with_hole(hole_of(plan, hole, generator))
     if kind == "alone":
