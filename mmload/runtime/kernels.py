@@ -20,7 +20,6 @@ import re
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, update_wrapper
@@ -188,7 +187,7 @@ class Kernel(Part, Generic[R]):
 
     def compile(self) -> bytes:
         """Compiles it; returns an object file."""
-        began, collects = time.perf_counter(), gc.isenabled()
+        collects = gc.isenabled()
         gc.disable()  # in numba's many objects it finds nothing, and takes a quarter of the time
         try:
             compiler = import_module("mmload.runtime.kernel_compiler")  # imports numba, and this file
@@ -197,7 +196,6 @@ class Kernel(Part, Generic[R]):
         finally:
             if collects:
                 gc.enable()
-            _spent.append(time.perf_counter() - began)
 
 
 class KernelCall(NamedTuple):
@@ -227,7 +225,6 @@ KERNELS: list[Kernel[Any]] = []
 """All kernels of the modules that are imported."""
 
 _loading = threading.RLock()
-_spent: list[float] = []
 
 if hasattr(os, "register_at_fork"):  # a forked process would wait for a thread of its parent, here and in LLVM
     os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
@@ -255,11 +252,6 @@ def filled(kernel: Callable[..., Any], shape: int | tuple[int, ...], dtype: DTyp
     out = np.empty(shape, dtype)
     kernel(*arguments, out)
     return out
-
-
-def compile_seconds() -> float:
-    """Returns the seconds that this process has spent on compiling kernels; 0 where all had machine code."""
-    return sum(_spent)
 
 
 _CASTS: dict[str, Any] = {"boolean": bool, "float32": np.float32, "int64": np.int64, "uint64": np.uint64}
