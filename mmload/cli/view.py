@@ -109,9 +109,8 @@ def report(
     write_result(out, text)
     if findings is not None:
         write_result(findings, listed)
-    across = sum(one.is_across for one in found.copied)
     show(
-        f"{out}: {counted(len(found.copied), 'picture')} in several rows, {across:,} of them in two splits; "
+        f"{out}: {counted(len(found.copied), 'picture')} in several rows, {found.across:,} of them in two splits; "
         f"{counted(len(found.outliers), 'outlier')}"
     )
 
