@@ -13,12 +13,12 @@ from mmload.errors import UsageError
 from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport
 from mmload.pictures.instance_masks import parts_of
-from mmload.records import SEGMENTS, ObjectsRecord, Progress, mirrored_names
+from mmload.records import SEGMENT_FIELDS, ObjectsRecord, Progress, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
 RECIPE = "coco.toml"
 _KNOWN = {"images", "boxes", "labels", "counts", "iscrowd", "area", "keypoints", "keypoint_flips", "image_ids"}
-_KNOWN |= {name for pair in SEGMENTS for name in pair}
+_KNOWN |= SEGMENT_FIELDS.keys()
 
 
 def to_coco(
