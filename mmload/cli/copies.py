@@ -98,9 +98,14 @@ def export(
         "huggingface": exports.save_huggingface,
         "fiftyone": partial(exports.to_fiftyone, name=name),
     }
-    choice = exports.Choice(split=split, of_class=of_class, limit=limit)
     with interruptible("nothing was exported"):
-        made = writers[to](opened, out, choice, threads=threads, progress=progress("export"))
+        made = writers[to](
+            opened,
+            out,
+            exports.Choice(split=split, of_class=of_class, limit=limit),
+            threads=threads,
+            progress=progress("export"),
+        )
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
     warn(made.notes)
     if made.next:
