@@ -1,6 +1,6 @@
 """Shards of a build: rows that are ready to be stored, the files that they are written to, and what is known of them.
 
-A writer takes chunks of rows as tensors and writes a shard's folder as docs/format.md describes it. To seal a shard is
+A writer takes chunks of rows as arrays and writes a shard's folder as docs/format.md describes it. To seal a shard is
 to flush it and to write a summary with its checksums beside it; only sealed shards count. A shard is written in a
 folder of its own and moved to its place later (:mod:`mmload.builder.shard_job`). Here are the lists of a split, too,
 which are joined from the lines of its shards. A writer never decodes, never reads a source and does not know the
@@ -55,7 +55,7 @@ from mmload.store.manifest import (
 from mmload.store.variable_rows import Bytes, VariableRows
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,16 +167,18 @@ class Chunk:
     """Neighboring rows, ready to be stored.
 
     Attributes:
-        fields: tensor [n, ...] of each field, in the order of the rows; or variable-size rows.
+        fields: array [n, ...] of each field, in the order of the rows; or variable-size rows.
         samples: (sample id, (height, width) of the image in its file, or None) of each row.
         skipped: (sample id, reason) of the samples left out.
         origins: of each row, or none.
+        memory: arrays from a pool that fields are views of, which do not keep them.
     """
 
-    fields: Mapping[str, Tensor | VariableRows]
+    fields: Mapping[str, npt.NDArray[Any] | VariableRows]
     samples: list[tuple[str, tuple[int, int] | None]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     origins: list[SampleOrigin] = field(default_factory=list)
+    memory: Sequence[npt.NDArray[Any]] = ()
 
 
 def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
@@ -367,14 +369,14 @@ class ShardWriter:
             for name, rows in chunk.fields.items():
                 self._append(name, rows)
         self._summary.skipped += len(chunk.skipped)
-        classes = cast("Tensor", chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
+        classes = cast(Numbers, chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
         self._summary.statistics.add(Statistics.of_rows(chunk.origins, classes))
         self._rows += len(chunk.samples)
 
-    def _append(self, name: str, rows: Tensor | VariableRows) -> None:
+    def _append(self, name: str, rows: npt.NDArray[Any] | VariableRows) -> None:
         """Appends rows of a field to its files."""
         if not isinstance(rows, VariableRows):
-            self._files[file_name(name, self._fields[name])].append(bytes_of(array_of(rows)).data)
+            self._files[file_name(name, self._fields[name])].append(bytes_of(rows).data)
             return
         offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
         parts: dict[str, npt.NDArray[Any]] = {
@@ -421,11 +423,18 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """Views a tensor as numpy's, whose operations take a third of the time; bfloat16 is viewed as plain 16 bits."""
+def array_of(values: FieldValue) -> npt.NDArray[Any]:
+    """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16; copies an array that no kernel takes."""
+    if isinstance(values, np.ndarray):
+        return values if values.flags.writeable and min(values.strides, default=0) >= 0 else values.copy()
     import torch
 
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+    return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy(force=True)
+
+
+def stored_dtype(array: npt.NDArray[Any]) -> str:
+    """Returns the dtype of a field with the values of an array of :func:`array_of`."""
+    return {"uint16": "bfloat16"}.get(array.dtype.name, array.dtype.name)
 
 
 def bytes_of(array: npt.NDArray[Any]) -> Bytes:
