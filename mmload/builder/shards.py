@@ -13,10 +13,12 @@ import errno
 import json
 import os
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from operator import add
 from pathlib import Path
@@ -25,6 +27,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from PIL import features
+from simplejpeg import decode_jpeg  # type: ignore[import-untyped]
 
 import mmload
 from mmload.errors import BuildError
@@ -212,11 +216,25 @@ LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
+_LIBJPEG = b"libjpeg-turbo version "  # before its version in a file that it is linked into
 
 
 def made_by() -> dict[str, str]:
-    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
-    return {"mmload": mmload.__version__} | {name: found for name in _PACKAGES if (found := installed_version(name))}
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source.
+
+    A package of one version may have been made with several versions of libjpeg-turbo, so these are named, too.
+    """
+    found: dict[str, str | None] = {name: installed_version(name) for name in _PACKAGES}
+    found |= {"libjpeg-turbo of pillow": features.version("libjpeg_turbo"), "libjpeg-turbo of simplejpeg": _libjpeg()}
+    return {"mmload": mmload.__version__} | {name: version for name, version in found.items() if version}
+
+
+@cache
+def _libjpeg() -> str:
+    """Returns the version of libjpeg-turbo inside of simplejpeg; "" if it is a library of its own."""
+    linked = Path(str(sys.modules[decode_jpeg.__module__].__file__))
+    version = linked.read_bytes().partition(_LIBJPEG)[2]
+    return version[: version.find(b"\0")].decode("ascii", "replace")
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:
