@@ -249,9 +249,8 @@ def check_counts(fields: Fields) -> None:
     Raises:
         ValueError: if one is not.
     """
-    if not len(counts := fields.get("counts", ())):
-        return
-    least, greatest, most = int(counts.min()), int(counts.max()), fields["boxes"].shape[1]
+    counts, most = fields.get("counts", np.zeros(1)).tolist(), fields["boxes"].shape[1]
+    least, greatest = min(counts, default=0), max(counts, default=0)
     if not 0 <= least <= greatest <= most:
         raise ValueError(
             f"counts are from {least} to {greatest}, and boxes have room for {most} per sample; give the number of "

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import POLYGONS, Trail, check_counts, moved_fields, points_in, without_runs
-from mmload.augment.step import DeclaredStep, Draws, Flags, beta, following_fields, whole_numbers
+from mmload.augment.step import DeclaredStep, Draws, Flags, Floats, beta, following_fields
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
     TO_CANVAS,
@@ -94,7 +94,8 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     given, samples = np.ascontiguousarray(fields["boxes"]), tiles.rows.samples
     (count, most, _), kind = given.shape, given.dtype
     counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
-    totals = np.diff(np.cumsum(counts)[np.flatnonzero(np.diff(samples, append=-1))], prepend=0)
+    totals = zeros(plan.count, np.int64)
+    _add_up(counts, samples, totals)
     shape = plan.count, max(int(totals.max(initial=0)), 1)
     sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
     boxes, cut, shares = np.empty((count, most, 4)), zeros((count, most), np.bool_), np.empty((count, most))
@@ -117,6 +118,13 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     for name in [name for name in fields if name not in made]:
         made[name] = packed(moved[name].astype(fields[name].dtype, copy=False), PADDING.get(name, 0))
     return made, trail
+
+
+@numba_compiled("int64[::1], int64[::1], int64[::1]", nogil=False)
+def _add_up(counts: Numbers, samples: Numbers, totals: Numbers) -> None:
+    """Adds the number of boxes of each tile to that of its sample."""
+    for tile in range(len(counts)):
+        totals[samples[tile]] += counts[tile]
 
 
 def _list_boxes(
@@ -345,7 +353,7 @@ class Mosaic(DeclaredStep):
             draws: the step's.
             own: int64 [B], row of each sample.
             total: number of rows to draw from.
-            ids: returns the row at each of these places, int64 [...].
+            ids: returns the row at each of these places, int64 [B].
         """
         active = self.stop_epoch is None or draws.epoch("stop_epoch") < self.stop_epoch
         rows, composed, blended = [], [], []
@@ -353,8 +361,8 @@ class Mosaic(DeclaredStep):
             own_draws = draws.branch(layer)
             composed.append(own_draws.chance(self.p if active else 0.0))
             blended.append(own_draws.chance(self.mixup))
-            rows.append(ids(whole_numbers(own_draws.uniform(self.tiles), total)))
-        rows[0][:, -1] = own
+            rows.append([ids(places) for places in own_draws.integers(*[(0, total - 1)] * self.tiles)])
+        rows[0][-1] = own
         return listed_tiles(rows, composed, blended)
 
     def tiles_of(
@@ -402,12 +410,10 @@ class Mosaic(DeclaredStep):
                 f"{ALL_SEGMENTS} out of fields"
             )
         rows, count = tiles.rows, len(draws.seeds)
-        layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
-        uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS) for layer in range(layers)])
+        uniform = draws.branch(2).uniform(MAP_NUMBERS), draws.branch(3).uniform(MAP_NUMBERS)
         shares = np.full(count, math.nan, np.float32)
-        if layers == 2:
-            blended = rows.samples[rows.layers == 1]
-            shares[blended] = beta(draws.branch(4), self.alpha)[blended]
+        if self.mixup:
+            _set_shares(rows, beta(draws.branch(4), self.alpha), shares)
         records, needed, motion = placed_tiles(rows, tiles.sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
         parts = Canvas(
             height=self.size[0],
@@ -425,6 +431,14 @@ class Mosaic(DeclaredStep):
     def _ranges(self) -> MapRanges:
         angle, shear = math.pi / 180 * self.degrees, math.pi / 180 * self.shear
         return MapRanges(*self.size, self.perspective, angle, self.scale, shear, self.translate)
+
+
+@numba_compiled(TileRows, "float64[::1], float32[::1]", nogil=False)
+def _set_shares(rows: TileRows, drawn: Floats, shares: Array) -> None:
+    """Writes the drawn share of each sample that has a second layer."""
+    for tile in range(len(rows.samples)):
+        if rows.layers[tile] == 1:
+            shares[rows.samples[tile]] = drawn[rows.samples[tile]]
 
 
 _FOUR = [[(1, 0), (1, 0)], [(1, 0), (0, 0)], [(0, 0), (1, 0)], [(0, 0), (0, 0)]]
