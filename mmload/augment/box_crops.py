@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
-from mmload.augment.step import Draws, Flags, Floats, Step, whole_numbers
+from mmload.augment.step import Doubles, Draws, Flags, Step, whole_numbers
 from mmload.render.motion import Boxes
 from mmload.render.plan import Padding, Plan
 from mmload.runtime.host_memory import copied, zeros
@@ -137,7 +137,7 @@ class RandomIoUCrop(Step):
 
 def _try_windows(
     words: Words,
-    bounds: Floats,
+    bounds: Doubles,
     overlaps: Boxes,
     boxes: Boxes,
     counts: Numbers,

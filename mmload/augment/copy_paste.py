@@ -83,7 +83,7 @@ class CopyPaste(AfterStep):
             ids: returns the row at each of these places, int64 [...].
 
         Returns:
-            Rows and seeds of the P partners, int64 [P] each.
+            Rows of the P partners, int64 [P], uniform over all rows, and their seeds, int64 [P].
         """
         drawn, applied = draws.branch(0).uniform(1)[:, 0], draws.chance(self.p)
         return ids(whole_numbers(drawn[applied], total)), branch_seeds(draws.seeds, _PARTNER)[applied]
@@ -162,7 +162,7 @@ class _Objects:
         return self._masks
 
     def drawn(self, uniform: Array) -> Array:
-        """Returns which objects are pasted, int64 ascending, of uniform draws [M]."""
+        """Returns which objects are pasted, int64 ascending, by draws [M], float64 and uniform in [0, 1)."""
         can_be = _pixels_of(self.masks) > 0
         if "iscrowd" in self.fields:
             can_be &= ~self.fields["iscrowd"].astype(np.bool_)

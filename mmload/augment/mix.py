@@ -47,7 +47,7 @@ class MixStep(TargetStep, Step):
 
     @abstractmethod
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws for each sample, or once for the batch."""
+        """Draws for each sample, or once for the batch: shares float32 [B], boxes int64 [B, 4], or both."""
 
 
 class _Mix(MixStep):
@@ -71,7 +71,7 @@ class _Mix(MixStep):
 
     @abstractmethod
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws for as many samples as ``draws`` has."""
+        """Draws for the N samples of ``draws``: shares float32 [N], or boxes int64 [N, 4]."""
 
 
 class MixUp(_Mix):
@@ -98,7 +98,7 @@ class MixUp(_Mix):
     }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws the shares."""
+        """Draws the samples' own shares: Beta(alpha, alpha) with probability p, else 1."""
         applied = draws.chance(self.p)
         return Mixing(share=np.where(applied, beta(draws, self.alpha), 1.0).astype(np.float32))
 
@@ -125,7 +125,7 @@ class CutMix(_Mix):
     }
 
     def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws the rectangles that are pasted; empty where a sample is not mixed."""
+        """Draws the rectangles that are pasted: 1 - Beta(alpha, alpha) of the area, around a uniform place."""
         applied, height, width = draws.chance(self.p), plan.height, plan.width
         half = 0.5 * np.sqrt(1.0 - beta(draws, self.alpha))
         x, y = draws.integers((0, width - 1), (0, height - 1))

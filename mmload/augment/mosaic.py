@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
 from mmload.augment.boxes import POLYGONS, Trail, check_counts, moved_fields, points_in, without_runs
-from mmload.augment.step import DeclaredStep, Draws, Flags, Floats, beta, following_fields
+from mmload.augment.step import DeclaredStep, Doubles, Draws, Flags, beta, following_fields
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
     TO_CANVAS,
@@ -347,7 +347,7 @@ class Mosaic(DeclaredStep):
         self.stop_epoch = None if stop_epoch is None else integer("stop_epoch", stop_epoch, least=0)
 
     def tile_rows(self, draws: Draws, own: Numbers, total: int, ids: Callable[[Numbers], Numbers]) -> TileRows:
-        """Draws the rows that samples are composed of.
+        """Draws the rows that samples are composed of, uniform over all rows; the last of each mosaic is its own.
 
         Args:
             draws: the step's.
@@ -434,7 +434,7 @@ class Mosaic(DeclaredStep):
 
 
 @numba_compiled(TileRows, "float64[::1], float32[::1]", nogil=False)
-def _set_shares(rows: TileRows, drawn: Floats, shares: Array) -> None:
+def _set_shares(rows: TileRows, drawn: Doubles, shares: Array) -> None:
     """Writes the drawn share of each sample that has a second layer."""
     for tile in range(len(rows.samples)):
         if rows.layers[tile] == 1:

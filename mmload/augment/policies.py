@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.augment.arguments import choice, flag, integer, number
-from mmload.augment.step import Draws, Flags, Floats, dirichlet, whole_numbers
+from mmload.augment.step import Doubles, Draws, Flags, dirichlet, whole_numbers
 from mmload.augment.warps import WarpingStep, affine_matrix
 from mmload.render import level_operations as levels
 from mmload.render.level_operations import MOST_NUMBERS
@@ -82,7 +82,10 @@ class _Policy(WarpingStep):
     )
 
     def drawn_change(self, space: tuple[Change, ...], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
-        """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""
+        """Draws one change per sample, uniform over the space, and its sign, negative with probability 0.5.
+
+        The magnitude is that of ``bins``, int64 [B], of ``of``.
+        """
         uniform = draws.uniform(2)
         return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
 
@@ -133,7 +136,7 @@ def _tables(
     return np.array([_CODES.get(change.name, warp) for change in space], np.int64), numbers
 
 
-def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
+def _magnitudes(change: Change, bins: int, height: int, width: int) -> Doubles:
     """Returns the magnitude in each bin as torchvision computes it, float64 [bins]."""
     if change.name == "Posterize":
         shares = np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / (change.least - change.most))
@@ -147,7 +150,7 @@ def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
     return magnitudes.astype(np.float32).astype(np.float64)
 
 
-def _numbers(name: str, magnitude: Floats, height: int, width: int, peak: float) -> Floats:
+def _numbers(name: str, magnitude: Doubles, height: int, width: int, peak: float) -> Doubles:
     """Returns the numbers of an operation with these magnitudes: float64 [bins, N]."""
     if name in _BLENDS:
         return np.stack((1.0 + magnitude, -magnitude), 1)
@@ -313,7 +316,7 @@ class AutoAugment(_Policy):
 
 
 @cache
-def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Floats]:
+def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Doubles]:
     """Returns the changes of a policy's pairs, bins of their magnitudes, and their probabilities: [25, 2] each."""
     names, pairs = [change.name for change in AUTO_AUGMENT], POLICIES[policy]
     which = np.array([[names.index(name) for name, _, _ in pair] for pair in pairs], np.int64)

@@ -11,16 +11,13 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from mmload.augment.step import Doubles, Flags
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.render.motion import SCALE, SHIFT, VIEW, Motion
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import RecordArray, called, inlined, numba_compiled
-
-Doubles = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 MAP_NUMBERS = 10
 """Numbers drawn per canvas: place of the mosaic (2), perspective (2), angle, scale, shear (2), translation (2)."""
@@ -112,7 +109,7 @@ def placed_tiles(
     Args:
         rows: rows of the tiles.
         sizes: int64 [T, 2], height and width of each image.
-        uniform: float64 [B, 10], draws of each sample for its first layer, and for its second one.
+        uniform: float64 [B, 10], uniform draws of each sample for its first layer, and for its second one.
         ranges: size of the output and ranges of the map.
         layout: int64 [N, 2, 2], per place of a mosaic and axis, height first: how many times its size the tile lies
             before the point where images meet, and how many times the size of the one in the middle behind it.
