@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import POLYGONS, Trail, check_counts, moved_fields, points_in, without_runs
+from mmload.augment.boxes import POLYGONS, Trail, check_counts, counts_of, moved_fields, points_in, without_runs
 from mmload.augment.step import DeclaredStep, Doubles, Draws, Flags, beta, following_fields
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
@@ -93,8 +93,7 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     check_counts(fields)
     given, samples = np.ascontiguousarray(fields["boxes"]), tiles.rows.samples
     (count, most, _), kind = given.shape, given.dtype
-    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
-    totals = zeros(plan.count, np.int64)
+    counts, totals = counts_of(fields), zeros(plan.count, np.int64)
     _add_up(counts, samples, totals)
     shape = plan.count, max(int(totals.max(initial=0)), 1)
     sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
@@ -216,10 +215,8 @@ def _composed_segments(fields: Fields, tiles: Tiles, motion: Motion, columns: Nu
         "rings": _packed(samples[stays], entries, count),
         "polygons": _packed(samples[outlines.ring[is_shown]], points, count),
     }
-    for name in SEGMENTS[1]:
-        if name in fields:
-            packed[name] = zeros((count, *fields[name].shape[1:]), fields[name].dtype)
-    return packed
+    runs = {name: fields[name] for name in SEGMENTS[1] if name in fields}
+    return packed | {name: zeros((count, *value.shape[1:]), value.dtype) for name, value in runs.items()}
 
 
 def _moved(drawn: Array, ring: Array, tile: Array, motion: Motion) -> _Outlines:

@@ -156,20 +156,18 @@ def _numbers(name: str, magnitude: Doubles, height: int, width: int, peak: float
         return np.stack((1.0 + magnitude, -magnitude), 1)
     if name not in _WARPS:
         return (peak * magnitude if name == "Solarize" else magnitude)[:, None]
-    nothing, one = np.zeros_like(magnitude), np.ones_like(magnitude)
-    angle, move_x, move_y, shear_x, shear_y = (nothing,) * 5
-    center = 0.0, 0.0
-    if name == "Rotate":
-        angle = -magnitude
-    elif name == "TranslateX":
-        move_x = np.trunc(magnitude)
-    elif name == "TranslateY":
-        move_y = np.trunc(magnitude)
-    else:  # around the corner at the top left, as torchvision has them from the paper
-        degrees = np.array([math.atan(one) for one in magnitude]) * (180.0 / math.pi)
-        shear_x, shear_y = (degrees, nothing) if name == "ShearX" else (nothing, degrees)
-        center = -0.5 * width, -0.5 * height
-    return affine_matrix(angle, (move_x, move_y), one, (shear_x, shear_y), center)
+    nothing, one, move = np.zeros_like(magnitude), np.ones_like(magnitude), np.trunc(magnitude)
+    shear = np.array([math.atan(one) for one in magnitude]) * (180.0 / math.pi)
+    still, middle = (nothing, nothing), (0.0, 0.0)
+    corner = -0.5 * width, -0.5 * height  # at the top left: torchvision shears around it, as it has it from the paper
+    angle, moves, shears, center = {
+        "Rotate": (-magnitude, still, still, middle),
+        "TranslateX": (nothing, (move, nothing), still, middle),
+        "TranslateY": (nothing, (nothing, move), still, middle),
+        "ShearX": (nothing, still, (shear, nothing), corner),
+        "ShearY": (nothing, still, (nothing, shear), corner),
+    }[name]
+    return affine_matrix(angle, moves, one, shears, center)
 
 
 class RandAugment(_Policy):
@@ -365,12 +363,13 @@ class AugMix(_Policy):
         shares = dirichlet(draws, self.alpha, self.mixture_width) * share[:, 1:]
         parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, share[:, 0])]
         for row in range(self.mixture_width):
-            most = self.chain_depth if self.chain_depth > 0 else 3
-            depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)
+            depth, most = np.full(plan.count, self.chain_depth), self.chain_depth
+            if self.chain_depth <= 0:
+                depth, most = 1 + whole_numbers(draws.uniform(1)[:, 0], 3), 3
             for place in range(most):
                 bins = whole_numbers(draws.uniform(1)[:, 0], self.severity)
                 part = self.drawn_change(space, draws, plan, bins, 10)
-                parts.append(part if depth is None else part.masked(depth > place))
+                parts.append(part.masked(depth > place))
             parts.append(Program.single_operation(levels.MIX_ADD, plan.count, shares[:, row]))
         return chain([*parts, Program.single_operation(levels.MIX_END, plan.count)])
 

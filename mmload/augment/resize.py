@@ -16,6 +16,7 @@ import numpy as np
 from mmload.augment.arguments import (
     LONGEST_SIDE,
     argument_error,
+    check_ascending,
     elements,
     flag,
     integer,
@@ -286,10 +287,8 @@ class ProgressiveSize:
             greatest = math.inf if name.endswith("epoch") else LONGEST_SIDE
             checked = integer(name, getattr(self, name), least=least, greatest=greatest)
             object.__setattr__(self, name, checked)
-        for first, last in (("min_size", "max_size"), ("start_epoch", "end_epoch")):
-            ends = getattr(self, first), getattr(self, last)
-            if ends[0] > ends[1]:
-                raise argument_error(f"({first}, {last})", ends, "the smaller one first")
+        check_ascending(self, "min_size", "max_size")
+        check_ascending(self, "start_epoch", "end_epoch")
 
     def __call__(self, epoch: int) -> int:
         """Returns the size in an epoch."""

@@ -136,6 +136,10 @@ class DeclaredStep(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in shown)
 
 
+ANY_CHANNELS = range(1, 1 << 31)
+"""Numbers of channels of steps that take images of any."""
+
+
 class Step(DeclaredStep, ABC):
     """Step that can be described: geometry, linear color, holes.
 
@@ -145,14 +149,14 @@ class Step(DeclaredStep, ABC):
     Attributes:
         takes_sizes: whether it can be done to variable-size images.
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
-        channels: numbers of channels that images may have; None: any.
+        channels: numbers of channels that images may have.
         is_random: whether it draws from the samples' seeds.
         moves_pixels: whether it moves pixels as an operation on levels.
     """
 
     takes_sizes = True
     is_drop_in = True
-    channels: tuple[int, ...] | None = None
+    channels: Sequence[int] = ANY_CHANNELS
     is_random = True
     moves_pixels = False
 
@@ -171,7 +175,7 @@ class Step(DeclaredStep, ABC):
     def check_images(self, plan: Plan) -> None:
         """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
         channels = plan.source[0]
-        if self.channels is not None and channels not in self.channels:
+        if channels not in self.channels:
             allowed = " or ".join(str(number) for number in self.channels)
             raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
 
@@ -280,7 +284,7 @@ def white(dtype: torch.dtype) -> float:
 class LevelStep(Step):
     """Step whose effect is a :class:`~mmload.render.plan.Program`, which a subclass draws."""
 
-    channels: tuple[int, ...] | None = (1, 3)
+    channels: Sequence[int] = (1, 3)
     takes_sizes = False
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
@@ -320,6 +324,10 @@ _FOLLOWING = frozenset(
     ("boxes", "counts", "masks", "targets", "image_sizes", "keypoint_flips", *PER_BOX, *itertools.chain(*SEGMENTS))
 )
 """Fields that steps may change."""
+
+
+GEOMETRY = {"boxes", "masks"}
+"""Fields that have to follow the pixels of a step that moves them."""
 
 
 def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -> Fields:
@@ -508,8 +516,8 @@ class Draws:
         return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
 
     def of_first(self) -> Draws:
-        """Returns draws of the first sample, for draws per batch: arrays [1, ...], or [0, ...] of an empty batch."""
-        return Draws(self.seeds[:1], self._place, epoch=self._epoch)
+        """Returns draws that are those of the first sample for every sample, for what is drawn once per batch."""
+        return Draws(np.repeat(self.seeds[:1], len(self.seeds)), self._place, epoch=self._epoch)
 
     def _taken(self, count: int) -> int:
         """Returns the number of the next draw and advances by ``count``."""

@@ -26,7 +26,7 @@ from mmload.augment.arguments import (
     per_channel,
     span,
 )
-from mmload.augment.step import Doubles, Draws, Flags, LevelStep, whole_numbers
+from mmload.augment.step import ANY_CHANNELS, Doubles, Draws, Flags, LevelStep, whole_numbers
 from mmload.render import level_operations as levels
 from mmload.render.plan import Plan, Program, check_fill
 from mmload.runtime.exact_math import cos, sin, solve, tan
@@ -62,7 +62,7 @@ class WarpingStep(LevelStep):
 class _Warp(WarpingStep):
     """Warp that boxes and masks follow."""
 
-    channels = None
+    channels = ANY_CHANNELS
 
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, mask_fill: int) -> None:
         super().__init__(interpolation, fill)
