@@ -48,7 +48,7 @@ from mmload.render.kernel_arguments import (
     Resizes,
 )
 from mmload.render.level_kernels import run_operations
-from mmload.render.mixing_kernels import MIXES
+from mmload.render.mixing_kernels import MIXES, SLOTS, TURNS
 from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
 from mmload.render.torch_levels import run_program
 from mmload.render.torch_rendering import (
@@ -179,19 +179,19 @@ class Rendering:
         windows = copied(self._windows[samples])
         windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        own = out if plan.mixing is None else self._levels.reshape(out.shape)
-        paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), own[samples]
+        own = out if plan.mixing is None else self._levels.reshape(SLOTS, *out.shape[1:])[:TURNS]
+        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
         if self._operations is not None:
             images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
         crops = Crops(images, windows, self._fill, self._mode)
-        steps.of_samples.append(CROPS[pixels.dtype].prepare(crops, paint, steps.samples, pixels))
+        steps.of_samples.append(CROPS[own.dtype].prepare(crops, paint, samples.start, steps.samples, own))
         if plan.mixing is not None:
-            self._mix(steps, plan.mixing, own, samples.start, out)
+            self._mix(steps, plan.mixing, samples.start, out)
         steps.run(count, arrival, ends)
 
-    def _mix(self, steps: RenderingSteps, mixing: Mixing, levels: Pixels, first: int, out: Pixels) -> None:
+    def _mix(self, steps: RenderingSteps, mixing: Mixing, first: int, out: Pixels) -> None:
         """Adds the step that mixes the levels of a sample, counted from ``first`` on, with those of the one before."""
-        count = self.plan.count
+        count, levels = self.plan.count, self._levels.reshape(SLOTS, *out.shape[1:])
         shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
         boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
         holes = holes_of(self.plan.holes, count, self.plan.source[0])
@@ -222,7 +222,7 @@ class Rendering:
             whole = crops._replace(windows=copied(windows))
             whole.windows["flips"] = 0
             paint = Paint(self._shift, self._scale, holes_of((), len(windows), plan.source[0]), False)
-            steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, steps.samples, levels))
+            steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, 0, steps.samples, levels))
             for name in ("index", "top", "left"):
                 windows[name] = 0
         _, channels, height, width = levels.shape
@@ -256,8 +256,8 @@ class Rendering:
 
     @lazy_property
     def _levels(self) -> Bytes:
-        """Levels of samples that are mixed when the batch is complete."""
-        return _POOL.array((math.prod(self.plan.shape),))
+        """Levels of samples that are about to be mixed."""
+        return _POOL.array((SLOTS * math.prod(self.plan.shape[1:]),))
 
     @lazy_property
     def _floats(self) -> Floats:
