@@ -147,7 +147,7 @@ class ChunkedRows(FieldRows):
 class CachedSplit(Split):
     """Split of a dataset in object storage."""
 
-    files_type = CachedFiles
+    files_type, in_chunks = CachedFiles, True
     files: CachedFiles
 
     def maps(self, fields: Iterable[str]) -> dict[str, ChunkMap]:
