@@ -77,12 +77,18 @@ def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> Non
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
 
 
-def check_names(option: str, names: object, is_valid: Callable[[str], object] = str.strip) -> None:
-    """Raises RecipeError unless an option is None or a list of different valid names, by default such as not blank."""
-    if names is not None and (
-        not isinstance(names, list) or not names or not all(map(is_valid, names)) or len(set(names)) < len(names)
-    ):
+def checked_names(
+    option: str, names: list[str] | None, is_valid: Callable[[str], object] = str.strip
+) -> tuple[str, ...]:
+    """Returns the names in an option, () if it is not given.
+
+    Raises:
+        RecipeError: unless they are different and valid, by default not blank.
+    """
+    found = tuple(names or ())
+    if names == [] or not all(map(is_valid, found)) or len(set(found)) < len(found):
         raise RecipeError(f"{option} is {names!r:.80}; write a list of different names")
+    return found
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -341,7 +347,7 @@ class ValuesSplit(ListedSplit):
             return Beside({})
         from mmload.sources.schema import check_classes
 
-        fields = self.schema(self.values(index, files), image)
+        fields = self.schema(self.values(index, files), {"images": image})
         check_classes(fields, self.classes)
         return Beside(fields, {}, frozenset(self.schema.lists))
 

@@ -38,7 +38,7 @@ from mmload.sources.files import (
 )
 from mmload.sources.imagefolder import SPLIT_NAMES
 from mmload.sources.list_rows import ListRow, Targets, targets_of
-from mmload.sources.listed_split import Item, Listing, ValuesSplit, check_names, value_at, with_held_out
+from mmload.sources.listed_split import Item, Listing, ValuesSplit, checked_names, value_at, with_held_out
 from mmload.sources.objects import read_mask
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -108,7 +108,7 @@ class WebDatasetSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_names("classes", self.classes)
+        self._classes = checked_names("classes", self.classes)
 
     def splits(self) -> Mapping[str, TarSplit]:
         """Indexes the tars.
@@ -175,8 +175,7 @@ class WebDatasetSource:
             first = next((f"; the first, {each.tar}/{each.key}, {each.fault}" for each in samples), "")
             raise SourceError(f"{self.root} has no sample that can be read{first}")
         rows = [ListRow(each.key, each.label, None, each.key, None, each.tar) for each in sound if each.label]
-        classes = tuple(self.classes or ())
-        return targets_of(rows, classes or None) if rows else Targets(lambda label: label, classes)
+        return targets_of(rows, self._classes) if rows else Targets(lambda label: label, self._classes)
 
     def _split(
         self, samples: Sequence[TarSample], place: Path | RemoteFiles, targets: Targets, notes: tuple[str, ...]
