@@ -222,9 +222,10 @@ class VocSource:
         """Returns the images with one label; those whose annotation cannot be read are errors when they are read."""
         rows = []
         for row, item in enumerate(items):
-            annotation = next(_readable(read_annotation, devkit, [item]), None)
             try:
-                rows += [row] if annotation is None or self.class_of(annotation) else []
+                for annotation in _readable(read_annotation, devkit, [item]):  # none if it cannot be read
+                    self.class_of(annotation)
+                rows.append(row)
             except ValueError as error:
                 findings.add(f"images dropped, {error}", item.files[0])
         return items.only(rows)
@@ -338,7 +339,7 @@ def read_list(path: Path, images: Path) -> list[str]:
         raise SourceError(f"cannot read the list {path} (no such file); choose from {', '.join(lists)}")
     lines = read_text(path).splitlines()
     listed = (_listed_name(line.strip(), images, f"{path}, line {number}") for number, line in enumerate(lines, 1))
-    return [name for name in listed if name]
+    return list(filter(None, listed))
 
 
 def _listed_name(line: str, images: Path, where: str) -> str:
