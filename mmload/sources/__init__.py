@@ -97,15 +97,15 @@ class Findings:
         self._counts = Counter[str]()
         self._first: dict[str, list[str]] = defaultdict(list)
 
-    def add(self, kind: str, example: str) -> None:
-        """Counts one finding of a kind, such as "annotations without a box are left out"."""
-        self._counts[kind] += 1
-        if self._counts[kind] <= _SHOWN:
-            self._first[kind].append(example)
+    def add(self, kind: str, *examples: str) -> None:
+        """Counts findings of a kind, such as "annotations without a box are left out", each by an example."""
+        first = self._first[kind]
+        first += examples[: _SHOWN - len(first)]
+        self._counts[kind] += len(examples)
 
     def notes(self) -> tuple[str, ...]:
         """Returns a sentence for each kind of finding."""
-        return tuple(finding_note(kind, count, self._first[kind]) for kind, count in self._counts.items())
+        return tuple(finding_note(kind, count, self._first[kind]) for kind, count in self._counts.items() if count)
 
 
 def finding_note(kind: str, count: int, first: Sequence[str]) -> str:
@@ -211,6 +211,16 @@ PathOrTable = Annotated[_Text | dict[str, _Text] | None, Meta(description="a pat
 Names = Annotated[list[str] | None, Meta(description="a list of different names")]
 Table = Annotated[dict[str, str] | None, Meta(description="a table of texts")]
 Values = Annotated[dict[str, Any] | None, Meta(description="a table")]
+
+_T = TypeVar("_T")
+
+
+def one_or_more(option: _T | list[_T] | None) -> list[_T]:
+    """Returns the values of an option that takes one or a list of them; none if it is not given."""
+    if option is None:
+        return []
+    return option if isinstance(option, list) else [option]
+
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",

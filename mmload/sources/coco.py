@@ -129,13 +129,14 @@ class CocoSource:
         """Returns the annotation file of each split."""
         if self._annotations:
             return {name or _split_of(file): self._root / file for name, file in self._annotations.items()}
-        found: dict[str, Path] = {}
-        names = [(path, _FILE.fullmatch(path.name)) for path in sorted((self._root / "annotations").glob("*.json"))]
-        fitting = [(path, match) for path, match in names if match and match["task"] in _PREFIXES[self.task]]
-        usual = [(path, match["stem"]) for path, match in fitting if match["task"] != "lvis"]
-        beside = [(path, path.parent.name) for path in sorted(self._root.glob(f"*/{_BESIDE}"))]
-        chosen = usual or [(path, match["stem"]) for path, match in fitting]
-        for path, name in [*chosen, *(each for each in beside if is_name(each[1]))]:
+        found, folder = dict[str, Path](), self._root / "annotations"
+        matches = filter(None, map(_FILE.fullmatch, sorted(path.name for path in folder.glob("*.json"))))
+        fitting = [match for match in matches if match["task"] in _PREFIXES[self.task]]
+        chosen = [match for match in fitting if match["task"] != "lvis"] or fitting
+        named = [(folder / match.string, match["stem"]) for match in chosen]
+        beside = sorted(self._root.glob(f"*/{_BESIDE}"))
+        named += [(path, path.parent.name) for path in beside if is_name(path.parent.name)]
+        for path, name in named:
             if name in found:
                 raise RecipeError(
                     f"{found[name]} and {path} are both of split {name}; give annotations, a table by split"

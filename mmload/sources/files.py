@@ -52,6 +52,9 @@ MAX_AHEAD = 2 * PARALLEL
 MISSING = "missing"
 """Revision of a file that does not exist."""
 
+OBJECT = "object"
+"""Revision of a file in object storage, whose own revision is unknown before it is read."""
+
 _RANGE_BYTES = 2**20  # of a request for what is read of an opened object
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # others, as of a stale handle, are errors
 _NO_IMAGES = frozenset(["", ".txt", ".xml", ".json", ".csv", ".md", ".db", ".ini", ".yaml", ".npy", ".pt", ".cache"])
@@ -63,10 +66,15 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
+def is_image_name(name: str) -> bool:
+    """Returns whether a name ends as those of images do."""
+    return name.lower().endswith(EXTENSIONS)
+
+
 def images_among(names: Iterable[str], findings: Findings) -> Iterator[str]:
     """Yields the names that end as images do, and counts the others, unless their ending says that they are none."""
     for name in names:
-        if name.lower().endswith(EXTENSIONS):
+        if is_image_name(name):
             yield name
         elif (ending := posixpath.splitext(name)[1].lower()) not in _NO_IMAGES:
             findings.add(f"files that end in {ending} are not read, convert images among them to .jpg or .png", name)
@@ -137,6 +145,17 @@ class LocalTree:
         for entry in entries:
             if _is_folder(entry):
                 yield from self._walk(entry.path, (*above, here))
+
+    def inner(self, name: str) -> str:
+        """Returns a name in its plain form, or one that leads out of the folder as it is.
+
+        Raises:
+            ValueError: if it leads out of the folder, and that is not allowed.
+        """
+        plain = name if self._allow_outside else inner_name(name)
+        if plain is None or "\0" in plain:
+            raise ValueError(f"the path {name!r:.80} leaves {self.place}; set allow_outside to follow it")
+        return plain
 
     def read(self, name: str) -> bytes:
         """Reads a file that describes others."""
@@ -258,7 +277,6 @@ class RemoteFiles:
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}  # in order, and each once
         self._coming: dict[str, Future[bytes]] = {}
-        self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFiles, (self.base,)
@@ -280,6 +298,21 @@ class RemoteFiles:
     def files(self, folder: str) -> Iterator[str]:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((found.name for found in self._below(folder)), key=posixpath.split)
+
+    def inner(self, name: str) -> str:
+        """Returns a name in its plain form; raises ValueError if it leads out of the URL."""
+        plain = inner_name(name)
+        if plain is None:
+            raise ValueError(f"the path {name!r:.80} leaves {self}; name an object below it")
+        return plain
+
+    def find(self, *names: str) -> tuple[str, str]:
+        """Returns the first of some names, and a revision that is the same for all objects: none is looked for."""
+        return names[0], OBJECT
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns no notes, as no object is found under another name."""
+        return ()
 
     def open(self, name: str) -> BinaryIO:
         """Opens an object, whose bytes are fetched as they are read."""
@@ -341,8 +374,11 @@ class RemoteFiles:
             name = next(iter(self._wanted))
             del self._wanted[name]
             if name not in self._coming:
-                self._pool = self._pool or ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
                 self._coming[name] = self._pool.submit(self._get, name)
+
+    @lazy_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
 
     def _get(self, name: str) -> bytes:
         name, start, size = _parts(name)

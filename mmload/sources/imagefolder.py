@@ -30,6 +30,7 @@ from mmload.sources.files import (
     SampleFiles,
     Tree,
     images_among,
+    is_image_name,
     tree_of,
 )
 from mmload.sources.listed_split import (
@@ -37,8 +38,8 @@ from mmload.sources.listed_split import (
     Item,
     ListedSplit,
     Listing,
-    check_names,
     check_same_classes,
+    checked_names,
     with_held_out,
 )
 from mmload.store.manifest import is_name
@@ -104,7 +105,7 @@ class ImageFolderSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_names("split_folders", self.split_folders or None, is_name)
+        checked_names("split_folders", self.split_folders or None, is_name)
         self._tree = tree_of(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
@@ -148,10 +149,9 @@ class ImageFolderSource:
         lines = self._tree.read(file).decode("utf-8-sig", "replace").splitlines()
         parts = (line.partition(sign) for sign in " ,\t" for line in lines)
         table = {folder: name.strip() for folder, _, name in parts if name.strip()}
-        missing = next((folder for folder in folders if folder not in table), None)
-        if missing is not None:
+        if missing := sorted(set(folders).difference(table)):
             raise SourceError(
-                f"{file} has no name for the class folder {missing!r}; write a line of it, a comma, and the name"
+                f"{file} has no name for the class folder {missing[0]!r}; write a line of it, a comma, and the name"
             )
         counts = Counter(table[folder] for folder in folders)
         return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
@@ -159,12 +159,11 @@ class ImageFolderSource:
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
         """Returns the images below a folder with the classes in a table, ordered as if they lay in class folders."""
         indices, files = {name: index for index, name in enumerate(classes)}, []
-        for name in self._tree.files(folder):
-            if name.lower().endswith(EXTENSIONS):
-                label = labels.get(posixpath.splitext(posixpath.basename(name))[0], "")
-                if label not in indices:
-                    raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
-                files.append(self._item(name, indices[label]))
+        for name in filter(is_image_name, self._tree.files(folder)):
+            label = labels.get(posixpath.splitext(posixpath.basename(name))[0], "")
+            if label not in indices:
+                raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
+            files.append(self._item(name, indices[label]))
         listing = Listing(Item, sorted(files, key=lambda file: (file.own, file.files)))
         return ImageFolderSplit(self._tree.place, self.decoder, listing, classes, (f"classes are those in {table}",))
 
@@ -204,9 +203,8 @@ class ImageFolderSource:
                 f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
                 "set allow_empty to keep classes without images"
             )
-        for name in self._tree.names(split, of_files=True):
-            if name.lower().endswith(EXTENSIONS):
-                findings.add("images beside the class folders are left out", name)
+        beside = filter(is_image_name, self._tree.names(split, of_files=True))
+        findings.add("images beside the class folders are left out", *beside)
         notes = findings.notes()
         if empty:
             notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
@@ -246,7 +244,7 @@ def _other_kind(tree: Tree) -> str:
     with suppress(OSError):
         for folder in ("", *tree.names("")[:_LOOKED_INTO]):
             names += tree.names(folder, of_files=True)
-    if any(name.lower().endswith(EXTENSIONS) for name in names):
+    if any(map(is_image_name, names)):
         return ""
     for (kind, what), endings in _OTHER_KINDS.items():
         if root.endswith(endings) or any(name.endswith(endings) for name in names):

@@ -13,12 +13,13 @@ import marshal
 import unicodedata
 from abc import ABC, abstractmethod
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,12 +82,18 @@ def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> Non
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
 
 
-def check_names(option: str, names: object, is_valid: Callable[[str], object] = str.strip) -> None:
-    """Raises RecipeError unless an option is None or a list of different valid names, by default such as not blank."""
-    if names is not None and (
-        not isinstance(names, list) or not names or not all(map(is_valid, names)) or len(set(names)) < len(names)
-    ):
+def checked_names(
+    option: str, names: list[str] | None, is_valid: Callable[[str], object] = str.strip
+) -> tuple[str, ...]:
+    """Returns the names in an option, () if it is not given.
+
+    Raises:
+        RecipeError: unless they are different and valid, by default not blank.
+    """
+    found = tuple(names or ())
+    if names == [] or not all(map(is_valid, found)) or len(set(found)) < len(found):
         raise RecipeError(f"{option} is {names!r:.80}; write a list of different names")
+    return found
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -345,7 +352,7 @@ class ValuesSplit(ListedSplit):
             return Beside({})
         from mmload.sources.schema import check_classes
 
-        fields = self.schema(self.values(index, files), image)
+        fields = self.schema(self.values(index, files), {"images": image})
         check_classes(fields, self.classes)
         return Beside(fields, {}, frozenset(self.schema.lists))
 
@@ -428,8 +435,12 @@ class Entry(NamedTuple):
 
 def listed(sample: str) -> str:
     """Returns a sample's name as a list has it: in one line, without tabs, and never like a comment."""
-    name = sample if sample.isprintable() else one_line(sample)
+    name = _in_one_line(sample)
     return _ESCAPED + name[1:] if _is_comment(name) else name
+
+
+def _in_one_line(name: str) -> str:
+    return name if name.isprintable() else one_line(name)  # which looks at each character
 
 
 def originals_of(name: str) -> list[str]:
@@ -478,7 +489,7 @@ def entries_in(text: str, path: str | Path) -> list[Entry]:
                 "between them"
             )
         name, reason, split = *fields, *[""] * (3 - len(fields))
-        entries.append(Entry(number, name if name.isprintable() else one_line(name), reason, split.strip()))
+        entries.append(Entry(number, _in_one_line(name), reason, split.strip()))
     return entries
 
 
@@ -510,64 +521,77 @@ def remaining_splits(
             become empty.
     """
     entries = [] if file is None else read_entries(file)
-    wanted = set[str]().union(*excluded.values(), *before.values())
-    found = _indices(splits, wanted, {entry.name for entry in entries})
-    lost = {name: sorted(set(ids).difference(found.get(name, ()))) for name, ids in before.items()}
-    gone = {name: ids for name, ids in lost.items() if ids}
-    every = {name: [*excluded.get(name, ()), *before.get(name, ())] for name in {*excluded, *before}}
-    for name, ids in excluded.items():
-        _check_there(name, set(ids).difference(found.get(name, ()), gone.get(name, ())), splits)
-    of_found, of_gone = _by_name(found), _by_name(gone)
+    wanted, known = _pairs(excluded), _pairs(before)
+    found = _indices(splits, wanted | known, {entry.name for entry in entries})
+    gone = known.difference(found)
+    if missing := wanted.difference(found, gone):
+        _raise_missing(*min(missing), splits)
+    chosen, of_found, of_gone = wanted | known, _by_name(found), _by_name(gone)
     for entry in entries:
         there = _meant(entry, of_found)
         if there or not _meant(entry, of_gone):
             _check_is_one(entry, there, f"{file}, line {entry.line}: {entry.name!r}", splits)
-            every.setdefault(there[0][0], []).append(there[0][1])
-    left_out = {
-        name: {index for sample in every.get(name, ()) for index in ids.get(sample, ())} for name, ids in found.items()
-    }
-    return {name: _without(name, split, left_out[name]) for name, split in splits.items()}, every, gone
+            chosen.add(there[0])
+    left_out = defaultdict[str, set[int]](set)
+    for split, sample in chosen.intersection(found):
+        left_out[split].update(found[split, sample])
+    remaining = {name: _without(name, split, left_out[name]) for name, split in splits.items()}
+    return remaining, _by_split(chosen), _by_split(gone)
+
+
+_Pair = tuple[str, str]
+"""Split and id of a sample."""
+
+
+def _pairs(samples: Excluded) -> set[_Pair]:
+    return {(split, sample) for split, ids in samples.items() for sample in ids}
+
+
+def _by_split(pairs: Iterable[_Pair]) -> dict[str, list[str]]:
+    """Returns split -> ids of its samples, sorted."""
+    found = defaultdict[str, list[str]](list)
+    for split, sample in sorted(pairs):
+        found[split].append(sample)
+    return dict(found)
 
 
 def _indices(
-    splits: Mapping[str, SourceSplit], wanted: AbstractSet[str], names: AbstractSet[str]
-) -> dict[str, dict[str, list[int]]]:
-    """Returns split -> id -> numbers of the samples that are wanted by id, or by their names in a list.
+    splits: Mapping[str, SourceSplit], wanted: AbstractSet[_Pair], names: AbstractSet[str]
+) -> dict[_Pair, list[int]]:
+    """Returns the numbers of the samples that are wanted by split and id, or by their names in a list.
 
     A source may list a sample twice. If none is wanted, no sample is looked at.
     """
-    found: dict[str, dict[str, list[int]]] = {name: {} for name in splits}
+    found = defaultdict[_Pair, list[int]](list)
     for name, split in splits.items():
         for index in range(len(split) if wanted or names else 0):
-            sample = split.id(index)
-            if sample in wanted or (names and listed(sample) in names):
-                found[name].setdefault(sample, []).append(index)
+            pair = name, split.id(index)
+            if pair in wanted or (names and listed(pair[1]) in names):
+                found[pair].append(index)
     return found
 
 
-def _by_name(samples: Mapping[str, Iterable[str]]) -> dict[str, list[tuple[str, str]]]:
-    """Returns name in a list -> split and id of the samples that are listed so."""
-    named: dict[str, list[tuple[str, str]]] = {}
-    for split, ids in samples.items():
-        for sample in ids:
-            named.setdefault(listed(sample), []).append((split, sample))
+def _by_name(pairs: Iterable[_Pair]) -> dict[str, list[_Pair]]:
+    """Returns name in a list -> the samples that are listed so."""
+    named = defaultdict[str, list[_Pair]](list)
+    for pair in pairs:
+        named[listed(pair[1])].append(pair)
     return named
 
 
-def _meant(entry: Entry, named: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Returns split and id of those of some samples that an entry names."""
-    return [each for each in named.get(entry.name, ()) if entry.split in ("", each[0])]
+def _meant(entry: Entry, named: Mapping[str, Sequence[_Pair]]) -> list[_Pair]:
+    """Returns those of some samples that an entry names."""
+    return [pair for pair in named.get(entry.name, ()) if entry.split in ("", pair[0])]
 
 
-def _check_there(name: str, missing: AbstractSet[str], splits: Mapping[str, SourceSplit]) -> None:
-    """Checks that nothing is missing of the samples of a split that a recipe excludes."""
-    if missing and name not in splits:
+def _raise_missing(name: str, sample: str, splits: Mapping[str, SourceSplit]) -> NoReturn:
+    """Raises RecipeError on a sample that a recipe excludes, and that is not there."""
+    if name not in splits:
         raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
-    if missing:
-        raise RecipeError(
-            f"exclude names {min(missing)!r}, which is not a sample of split {name}; mmload info DATASET --row N "
-            "shows how they are named"
-        )
+    raise RecipeError(
+        f"exclude names {sample!r}, which is not a sample of split {name}; mmload info DATASET --row N shows how they "
+        "are named"
+    )
 
 
 def _without(name: str, split: SourceSplit, left_out: AbstractSet[int]) -> SourceSplit:
@@ -577,16 +601,13 @@ def _without(name: str, split: SourceSplit, left_out: AbstractSet[int]) -> Sourc
     return only(split, np.delete(np.arange(len(split)), list(left_out))) if left_out else split
 
 
-def _check_is_one(
-    entry: Entry, there: Sequence[tuple[str, str]], where: str, splits: Mapping[str, SourceSplit]
-) -> None:
+def _check_is_one(entry: Entry, there: Sequence[_Pair], where: str, splits: Mapping[str, SourceSplit]) -> None:
     """Checks that an entry names exactly one sample; ``there`` are those that it names."""
-    if entry.split and entry.split not in splits:
+    if entry.split not in ("", *splits):
         raise RecipeError(f"{where} names the split {entry.split!r}; the source has {choices(splits)}")
     if len(there) > 1:
         raise RecipeError(
-            f"{where} exists in the splits {choices({split for split, _ in there})}; add the split as a third field, "
-            "one line per split"
+            f"{where} exists in the splits {choices(dict(there))}; add the split as a third field, one line per split"
         )
     if not there:
         within, example = f" of split {entry.split}" if entry.split else "", splits[entry.split or next(iter(splits))]

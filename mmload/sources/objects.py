@@ -75,7 +75,7 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     wrong = np.flatnonzero(~has_area | outside | ~np.isfinite(boxes).all(1))
     if len(wrong) and not clip:
         first = int(wrong[0])
-        sides = ", ".join(f"{side:g}" for side in boxes[first])
+        sides = ", ".join(map("{:g}".format, boxes[first]))
         raise ValueError(
             f"{objects.names[first]}: the box {sides} {'leaves' if outside[first] else 'has no area in'} the {width} x "
             f"{height} image; clip_boxes cuts such boxes, and leaves out those of no area"
