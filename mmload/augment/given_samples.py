@@ -282,6 +282,9 @@ def _named(sample: Mapping[str, Any]) -> dict[str, Any]:
         if field in found:
             raise ValueError(f"a sample has two entries for {field}: {', '.join(map(repr, sample))}")
         found[field] = value
-    if "boxes" in found and "labels" not in found:
-        raise ValueError("a sample has 'boxes' without 'labels'")
+    needed = {"images", "labels"} if "boxes" in found else {"images"}
+    if missing := needed - found.keys():
+        raise ValueError(
+            f"a sample has no {min(missing)}, but {', '.join(map(repr, sample))}: give 'image', and 'labels' to 'boxes'"
+        )
     return found
