@@ -104,7 +104,7 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
     if name not in added:
         has = choices(added) if added else "none"
         raise UsageError(f"no field {name!r} was added to split {chosen.name!r} of {opened.path}; it has {has}")
-    splits = _splits_with(opened, chosen, _without(chosen, name))
+    splits = _splits_with(opened, chosen, _without(chosen, name), chosen.record.shards)
     return changed(opened, f"remove field {name}", lambda paths: splits, _warnings_without(opened, chosen, name))
 
 
@@ -209,14 +209,14 @@ def _values_of(find: Find, rows: Numbers) -> Tensor:
 
 
 def _splits_with(
-    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], added: Sequence[ShardRecord] | None = None
+    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], written: Sequence[ShardRecord]
 ) -> dict[str, SplitRecord]:
-    """Returns the records of all splits, of which one and its subsets have these fields, with the files of one more."""
+    """Returns the records of all splits, of which one and its subsets have these fields; some files are ``written``."""
     splits, files = dict(opened.manifest.splits), files_of(fields)
     for own, record in splits.items():
         if split.name in (own, record.subset_of):
             shards = []
-            for shard, more in zip(record.shards, added or record.shards, strict=True):
+            for shard, more in zip(record.shards, written, strict=True):
                 found = shard.files | more.files
                 shards.append(msgspec.structs.replace(shard, files={name: found[name] for name in files}))
             splits[own] = msgspec.structs.replace(record, fields=dict(fields), shards=tuple(shards))

@@ -268,7 +268,7 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
             manifest = read(path)
             versions = versions_of(manifest, path)
             dropped = tuple(version.number for version in versions[:-keep])
-            kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
+            kept = msgspec.structs.replace(manifest, versions=versions[-keep:])
             names = _unused_files(path, manifest, kept)
             check_no_links(path, names)
             sizes = [(path / name).stat().st_size for name in names]

@@ -536,7 +536,7 @@ def _recipe_of_arguments(options: BuildOptions) -> BuildRecipe:
         )
     kind, root, out = words
     layout = layout_of(options.table("store"))
-    pixels = int(size) if isinstance(size, str) and re.fullmatch("[0-9]{1,9}", size) else size
+    pixels = int(str(size)) if re.fullmatch("[0-9]{1,9}", str(size)) else size
     side = default_side(kind, pixels, variable_size=layout is not None)
     return BuildRecipe(
         kind=kind,
