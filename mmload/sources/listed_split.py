@@ -28,7 +28,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.lazy import lazy_property
 from mmload.records import Sample
 from mmload.runtime.files import read_regular
-from mmload.sources import HasNotes, SourceSplit, Splittable
+from mmload.sources import SourceSplit, Splittable, notes_of
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, RemoteFiles, SampleFiles, local_root
 
@@ -634,7 +634,7 @@ class _Remaining:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of the complete split."""
-        return self._split.notes() if isinstance(self._split, HasNotes) else ()
+        return notes_of(self._split)
 
     def id(self, index: int) -> str:
         return self._split.id(int(self._remaining[index]))
