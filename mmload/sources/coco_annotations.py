@@ -190,7 +190,7 @@ class AnnotationFile:
         self._places: dict[Key, int] = {}
         self._read_images(_listed(file.images))
         self.objects = [bytearray() for _ in self.images]
-        self.maps: dict[int, list[str]] = defaultdict(list)
+        self.maps: dict[int, list[str]] = {}
         self.left_out: dict[int, list[Any]] = defaultdict(list)
         self.used: set[Key] = set()
         self._owners: dict[Key, int] = {}  # id of an object -> image of the last one that has it

@@ -151,7 +151,7 @@ class ImageFolderSource:
             raise SourceError(
                 f"{file} has no name for the class folder {missing[0]!r}; write a line of it, a comma, and the name"
             )
-        counts = Counter(table[folder] for folder in folders)
+        counts = Counter(map(table.__getitem__, folders))
         return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
 
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:

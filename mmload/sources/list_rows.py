@@ -161,8 +161,7 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], several: bool, l
                 f'as in columns={{{column}="..."}}'
             )
     if not isinstance(path, str) or not path:
-        got = "empty" if path in (None, "") else f"{path!r:.60}"
-        raise SourceError(f"{where}: path is {got}, expected the name of a file")
+        raise SourceError(f"{where}: path is {_got(path)}, expected the name of a file")
     if not all(map(isinstance, (split, sample, mask), _KINDS)):
         raise SourceError(
             f"{where}: split is {split!r:.60}, id is {sample!r:.60}, mask is {mask!r:.60}, expected texts"
@@ -181,8 +180,11 @@ def _label(label: Any, where: str) -> Label:
     if all(isinstance(part, int | float) and abs(part) < MAX_NUMBER for part in parts):
         one = int(label) if isinstance(label, bool) else label
         return [float(part) for part in parts] if is_list else one
-    got = "empty" if label is None else f"{label!r:.60}"
-    raise SourceError(f"{where}: label is {got}, expected a class, a number, or a list of classes or numbers")
+    raise SourceError(f"{where}: label is {_got(label)}, expected a class, a number, or a list of classes or numbers")
+
+
+def _got(value: object) -> str:
+    return "empty" if value in (None, "") else f"{value!r:.60}"
 
 
 class _IdList(msgspec.Struct):

@@ -105,7 +105,7 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
         digests += hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
     stratum_of, rank = np.frombuffer(strata, np.int64), np.frombuffer(digests, _RANK)
     sizes = np.bincount(stratum_of)
-    shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
+    shares = np.minimum(np.rint(fraction * sizes).clip(1), sizes - 1).astype(np.int64)
     order = np.lexsort((rank["low"], rank["high"], stratum_of))
     places = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # in its stratum, of the ordered
     taken = np.zeros(len(order), np.bool_)

@@ -210,8 +210,11 @@ class VocSource:
             )
         items = {}
         for split, (images, xml) in found.items():
-            stems = [name[: -len(".xml")] for name in tree.names(xml, of_files=True) if name.lower().endswith(".xml")]
-            own = [_item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml")) for stem in stems]
+            own = [
+                _item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml"))
+                for stem, ending in map(posixpath.splitext, tree.names(xml, of_files=True))
+                if ending.lower() == ".xml"
+            ]
             read = {posixpath.basename(each.files[0]) for each in own}
             unread = filterfalse(read.__contains__, filter(is_image_name, tree.names(images, of_files=True)))
             findings[split].add("images without an annotation (.xml) of their own are left out", *unread)
@@ -308,7 +311,7 @@ def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None
         sets = {split: one_or_more(names) for split, names in image_set.items()}
     else:
         sets = {name.rpartition("/")[2]: [name] for name in one_or_more(image_set)}
-    if (image_set is not None and not sets) or not all(map(is_name, sets)) or not all(sets.values()):
+    if image_set in ([], {}) or not all(map(is_name, sets)) or not all(sets.values()):
         raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
     return sets
 
@@ -392,7 +395,7 @@ def find_annotated(root: Path) -> tuple[dict[str, tuple[str, str]], list[str]]:
         return {"train": own}, []
     pairs = {folder.name: _annotated(root, folder.name) for folder in sorted(root.iterdir()) if folder.is_dir()}
     splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
-    return splits, [name for name in pairs if name not in splits]
+    return splits, sorted(pairs.keys() - splits)
 
 
 def _annotated(root: Path, folder: str) -> tuple[str, str] | None:
