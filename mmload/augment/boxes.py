@@ -57,9 +57,8 @@ class BoxRule:
         share = number("min_visible", self.min_visible, least=0, greatest=1, unit="a share")
         object.__setattr__(self, "min_size", size)
         object.__setattr__(self, "min_visible", share)
-        if self.max_aspect != math.inf:
-            aspect = number("max_aspect", self.max_aspect, least=1, unit="a quotient")
-            object.__setattr__(self, "max_aspect", aspect)
+        aspect = number("max_aspect", self.max_aspect, least=1, greatest=math.inf, unit="a quotient")
+        object.__setattr__(self, "max_aspect", aspect)
 
     def permits(self, boxes: Boxes) -> Flags:
         """Returns which boxes [..., 4] have sides that remain: bool [...]."""
@@ -233,13 +232,13 @@ def boxes_in(fields: Fields, plan: Plan, trail: Trail | None) -> tuple[Trail, Nu
     """Returns the trail of a batch's boxes as ``plan`` moves them, and the numbers of real ones, int64 [B]."""
     trail = trail or Trail.before(fields["boxes"], plan)
     trail = trail.moved(plan) if plan.moves else trail
-    return trail, _counts_of(fields, trail)
+    return trail, counts_of(fields)
 
 
-def _counts_of(fields: Fields, trail: Trail) -> Numbers:
+def counts_of(fields: Fields) -> Numbers:
     """Returns the numbers of real boxes, int64 [B]; all are, if there are no counts."""
-    samples, most = trail.dropped.shape
-    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(samples, most)
+    count, most, _ = fields["boxes"].shape
+    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
     return counts
 
 
@@ -249,9 +248,8 @@ def check_counts(fields: Fields) -> None:
     Raises:
         ValueError: if one is not.
     """
-    if not len(counts := fields.get("counts", ())):
-        return
-    least, greatest, most = int(counts.min()), int(counts.max()), fields["boxes"].shape[1]
+    counts, most = counts_of(fields).tolist(), fields["boxes"].shape[1]
+    least, greatest = min(counts, default=0), max(counts, default=0)
     if not 0 <= least <= greatest <= most:
         raise ValueError(
             f"counts are from {least} to {greatest}, and boxes have room for {most} per sample; give the number of "
@@ -264,7 +262,7 @@ def drop_boxes(fields: Fields, trail: Trail, rule: BoxRule) -> Fields:
 
     The remaining ones move to the front in their order, and the rest is empty.
     """
-    counts, shape, kind = _counts_of(fields, trail), trail.dropped.shape, trail.boxes.dtype
+    counts, shape, kind = counts_of(fields), trail.dropped.shape, trail.boxes.dtype
     packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
     _KEEP_BOXES[kind.name](limits, counts, *trail, packed, order, real)

@@ -15,8 +15,6 @@ import numpy as np
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
-    argument_error,
-    elements,
     flag,
     integer,
     integers,
@@ -79,9 +77,8 @@ class ScaleJitter(PlacedStep):
         mask_fill: int = 255,
     ) -> None:
         super().__init__(interpolation, antialias, fill, mask_fill)
-        if len(elements(target_size) or ()) != 2:
-            raise argument_error("target_size", target_size, "(height, width)")
-        self.target_size = pair(target_size, "target_size")
+        bounds: dict[str, Any] = {"least": 1, "greatest": LONGEST_SIDE, "expected": "(height, width)"}
+        self.target_size: tuple[int, int] = integers("target_size", target_size, (2,), **bounds)
         self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:

@@ -10,7 +10,7 @@ read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from mmload.augment.given_samples import Given, given_samples, on_device
 from mmload.augment.mix import MixStep, mixed_fields
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import (
+    GEOMETRY,
     AfterStep,
     DeclaredStep,
     Draws,
@@ -211,11 +212,10 @@ class Collate(HasCollates):
         if self.has_partners:
             count = len(seeds)
             numbers, seeds = self.with_partners(np.arange(count), seeds, count, lambda drawn: drawn)
-            given = given.chosen(torch.from_numpy(numbers))
+            given = given.chosen(numbers)
             given.batch.seeds = torch.from_numpy(seeds)
-        batch, images, masks = given
-        source = given.one.dtype
-        prepared = self.prepare(batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, masks=masks)
+        more: dict[str, Any] = {"seeds": seeds, "sizes": given.sizes, "masks": given.masks}
+        prepared, images = self.prepare(given.batch, given.shape, source=given.one.dtype, **more), given.images
         if is_rendered_there:
             return prepared.finish(prepared.render_images(images))
         out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
@@ -241,7 +241,7 @@ class Collate(HasCollates):
         Args:
             batch: everything but the images, which are ignored, in host memory; with the partners of
                 :meth:`with_partners`.
-            shape: (C, H, W) of the images as stored; (C, 0, 0) if ``sizes`` are given.
+            shape: (C, H, W) of the images as stored; H and W are ignored if ``sizes`` are given.
             source: dtype of the images.
             seeds: int64 [B]; None: those of the batch, else fresh ones.
             sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
@@ -545,7 +545,7 @@ def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Any]) -> None:
     for step in steps:
         if isinstance(step, DeclaredStep):
             step.check_fields(fields)
-        elif ("boxes" in fields or "masks" in fields) and moves(step):
+        elif fields.keys() & GEOMETRY and moves(step):
             name = type(step).__name__
             raise ValueError(
                 f"{name} may move pixels but not boxes and masks; set keeps_geometry = True on it if it moves "
@@ -620,9 +620,7 @@ def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
             )
 
 
-def check_output(
-    step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, fields: Collection[str]
-) -> Tensor:
+def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, fields: Fields) -> Tensor:
     """Checks the images that a step made of the images ``before``, of a batch with ``fields``, and returns them.
 
     Raises:
@@ -638,8 +636,7 @@ def check_output(
         raise TypeError(
             f"{name} gave {images.dtype}, but dtype is {dtype}; give uint8, or floats in a collate of a floating dtype"
         )
-    has_geometry = "boxes" in fields or "masks" in fields
-    if images.shape[2:] != before.shape[2:] and has_geometry and not isinstance(step, AfterStep):
+    if images.shape[2:] != before.shape[2:] and fields.keys() & GEOMETRY and not isinstance(step, AfterStep):
         raise ValueError(
             f"{name} resized images {tuple(before.shape)} to {tuple(images.shape)} but not their boxes or masks; use "
             "PerSample with a torchvision v2 transform"

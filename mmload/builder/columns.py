@@ -17,7 +17,7 @@ from torch import Tensor
 from mmload.builder.dataset_change import changed, only_split, open_to_change
 from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
-from mmload.builder.shards import BuildPaths, Chunk, ShardPlan
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, array_of
 from mmload.errors import UsageError, choices, counted
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.store.dataset import Dataset, Split
@@ -137,7 +137,7 @@ def _chunk(split: Split, name: str, spec: FieldSpec, values: Any, rows: Numbers)
                 "same for every batch"
             )
         found[torch.from_numpy(is_row)] = given
-    return Chunk(fields={name: found}, samples=[("", None)] * len(rows))
+    return Chunk(fields={name: array_of(found)}, samples=[("", None)] * len(rows))
 
 
 def _check_name(split: Split, name: str) -> None:

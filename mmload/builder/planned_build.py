@@ -42,6 +42,7 @@ from mmload.builder.shards import (
     join_lists,
     made_by,
     skipped_in,
+    stored_dtype,
     write_blocks,
 )
 from mmload.builder.staging import (
@@ -474,15 +475,10 @@ def fields_of(
                 raise
             continue
         fields = {}
-        for field, tensor in sample.fields.items():
-            dtype = dtype_name(tensor.dtype)
-            if dtype is None:
-                raise RecipeError(
-                    f"{sample.id}: field {field} is of dtype {tensor.dtype}, which a dataset cannot store"
-                )
+        for field, array in sample.fields.items():
             is_list = field in sample.lists
-            shape = (VARIABLE, *tensor.shape[1:]) if is_list else tuple(tensor.shape)
-            fields[field] = FieldSpec(dtype=dtype, shape=shape, encoding=LIST if is_list else None)
+            shape = (VARIABLE, *array.shape[1:]) if is_list else array.shape
+            fields[field] = FieldSpec(dtype=stored_dtype(array), shape=shape, encoding=LIST if is_list else None)
         return fields if variable_layout is None else variable_layout.fields(fields)
     raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -68,9 +68,6 @@ from mmload.store.manifest import (
 from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import VariableRows
 from mmload.store.versions import next_shard_folders, next_version
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
@@ -230,17 +227,16 @@ def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
 
 
 def classes_of(split: Split) -> Numbers:
-    """Reads the class of each row, int64 [rows]; [0] if they have none. It imports torch."""
+    """Reads the class of each row, int64 [rows]; [0] if they have none."""
     if not has_classes(split.record.fields):
         return np.empty(0, np.int64)
-    targets: Numbers = split.reader.gather("targets", np.arange(len(split))).numpy()
-    return targets
+    return split.reader.values("targets", np.arange(len(split)))
 
 
-def stored_fields(split: Split, rows: Numbers) -> dict[str, Tensor | VariableRows]:
+def stored_fields(split: Split, rows: Numbers) -> dict[str, npt.NDArray[Any] | VariableRows]:
     """Reads rows, int64 [n], of all fields of a split as they are stored."""
     return {
-        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.reader.field(name), rows)
+        name: split.reader.values(name, rows) if spec.encoding is None else read_rows(split.reader.field(name), rows)
         for name, spec in split.record.fields.items()
     }
 

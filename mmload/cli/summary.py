@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mmload.builder.pipeline import BuildReport, PartReport, UpdateReport
     from mmload.store.manifest import VersionRecord
+    from mmload.view.facts import Origin
 
 MOST_LEFT_OUT = 0.1
 """Share of the samples of a split that may be left out without a warning."""
@@ -72,10 +73,10 @@ def _skipped(report: PartReport) -> str:
     return f", {report.skipped:,} left out" if report.skipped else ""
 
 
-def origin_lines(origins: Sequence[Mapping[str, Any]]) -> list[str]:
+def origin_lines(origins: Sequence[Origin]) -> list[str]:
     """Formats rows and the samples that they were made of."""
-    sizes = (f", {one['size'][1]} x {one['size'][0]} pixels" if one["size"] else "" for one in origins)
-    return [f"{one['split']} {one['row']}: {one['id']}{size}" for one, size in zip(origins, sizes, strict=True)]
+    sizes = (f", {one.size[1]} x {one.size[0]} pixels" if one.size else "" for one in origins)
+    return [f"{one.split} {one.row}: {one.id}{size}" for one, size in zip(origins, sizes, strict=True)]
 
 
 def version_lines(versions: Sequence[VersionRecord]) -> list[str]:

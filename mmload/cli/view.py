@@ -58,9 +58,10 @@ def preview(
                 cells = cells_of_rows(chosen, drawn)
                 picture = contact_sheet(cells, columns, title=title, classes=chosen.classes)
             else:
-                from mmload.view.training import augmented_sheet  # torch, which stored rows do not need
+                from mmload.augment.collate import collates_of  # torch, which stored rows do not need
+                from mmload.view.training import augmented_sheet
 
-                draws = max(1, (columns - 1) // len(getattr(collate, "collates", [collate])))
+                draws = max(1, (columns - 1) // len(collates_of(collate)))
                 picture = augmented_sheet(chosen, collate, drawn, draws=draws, seed=seed)
         except IndexError as error:
             raise UsageError(f"--row: {error}") from error

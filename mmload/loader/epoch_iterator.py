@@ -168,11 +168,11 @@ def begin_prefetch(order: Order | SamplerOrder, view: View, fields: Sequence[str
     Returns:
         The prefetch, which ends when it is collected; None: nothing is prefetched.
     """
-    prefetch = getattr(view.rows, "prefetch", None)  # only of rows in object storage
-    if prefetch is None or not isinstance(order, Order):
+    split: Any = view.rows
+    if not split.in_chunks or not isinstance(order, Order):
         return None
     epoch, offset = position.epoch, position.offset
-    return prefetch(fields, lambda start, stop: view.ids(order.take(epoch, start, stop, offset).rows))
+    return split.prefetch(fields, lambda start, stop: view.ids(order.take(epoch, start, stop, offset).rows))
 
 
 class BatchJob:

@@ -58,10 +58,10 @@ from mmload.loader.order import (
     torch_seed,
 )
 from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
-from mmload.loader.tiers import TIERS, choose_tier
+from mmload.loader.tiers import TIERS, choose_tier, reason_of_tier
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.resources import MOST_THREADS, threads_of_rank
+from mmload.runtime.resources import MOST_THREADS, core_share
 from mmload.store.dataset import AnySplit, Dataset, Split, View, view_of
 from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import sizes_of
@@ -435,7 +435,8 @@ class Loader:
         self.seed = torch_seed() if seed is None else seed
         self.collate = made = resolve_collate(collate)
         self.device = resolve_device(device, made)
-        self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
+        self._cores = core_share()
+        self.threads = threads or self._cores.threads
         self.prefetch = prefetch
         self._named = resolve_order(shuffle, order)
         framed = isinstance(self._named, Sampling) and self._named.framed
@@ -443,7 +444,8 @@ class Loader:
         check_variable_size(self.split, names, made, tier, framed)
         check_decode(decode, self.split, names)
         rendered = rendering_device(made, self.device, tier)
-        self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
+        self.tier = choose_tier(tier, self.split, rendered)
+        self._is_auto_tier, self._has_own_threads = tier == "auto", threads is not None
         self._ranks_given = ranks is not None
         self._order = self._made_order(ranks or distributed_ranks() or (0, 1), tail)
         self._follows_torch = seed is None
@@ -503,6 +505,16 @@ class Loader:
             f"Loader({counted(len(self._view), 'row')} of {self.split!r}, batch_size={self.batch_size}, order={order}, "
             f"tier={self.tier}, device={self.device}, threads={self.threads}, collate={collate})"
         )
+
+    @lazy_property
+    def tier_reason(self) -> str:
+        """Why the images are in this tier, as a sentence."""
+        return reason_of_tier(self.tier, self.split, self.device) if self._is_auto_tier else f"{self.tier}: as asked"
+
+    @property
+    def threads_reason(self) -> str:
+        """Why there are so many threads."""
+        return "as asked" if self._has_own_threads else self._cores.reason
 
     @property
     def epoch(self) -> int:

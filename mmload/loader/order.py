@@ -390,7 +390,7 @@ def chunk_order(edges: Numbers, window: int, seed: int) -> EpochOrder:
 def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
     """Returns the order of rows in object storage; None where rows are local, or one window has all of them."""
     split: Any = view.rows
-    if not hasattr(split, "chunk_numbers"):
+    if not split.in_chunks:
         return None
     from mmload.remote.chunk_map import CHUNKS_OF_WINDOW
 
@@ -504,7 +504,7 @@ def _warn_of_nodes(order: Order, view: View) -> None:
     """Warns if several machines read rows in object storage: each of them fetches all."""
     split: Any = view.rows
     nodes = order.world_size // len(order.ranks_here)
-    if nodes > 1 and hasattr(split, "chunk_numbers"):
+    if nodes > 1 and split.in_chunks:
         warnings.warn(
             f"each of {nodes} nodes fetches all of {view.rows!r} that its cache lacks: {nodes} times "
             f"{bytes_text(split.record.bytes)} in the first epoch",

@@ -387,32 +387,35 @@ def check_cuda(device: torch.device) -> None:
         raise ValueError(f"device is {str(device)!r}, but the CUDA devices here are cuda:0 to cuda:{count - 1}")
 
 
-def choose_tier(name: str, split: AnySplit, device: torch.device) -> tuple[str, str]:
+def choose_tier(name: str, split: AnySplit, device: torch.device) -> str:
     """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
-
-    Returns:
-        "disk", "memory" or "device"; and the reason as a sentence.
 
     Raises:
         ValueError: if torch finds no such device.
     """
     if name != "auto":
-        return name, f"{name}: as asked"
+        return name
     images = split.fields.get("images")
-    size = _stored_bytes(split) if images else 0
     if device.type == "cuda" and not (images and images.variable_size):
         check_cuda(device)
-        free = torch.cuda.mem_get_info(device)[0]
-        if size <= MEMORY_SHARE * free:
-            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
-    return "disk", f"disk: {bytes_text(size)} of images, mapped"
+        if _stored_bytes(split) <= MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]:
+            return "device"
+    return "disk"
+
+
+def reason_of_tier(tier: str, split: AnySplit, device: torch.device) -> str:
+    """Returns why ``tier="auto"`` chose a tier, as a sentence."""
+    size = bytes_text(_stored_bytes(split))
+    if tier == "device":
+        return f"device: {size} of images, which took at most half of the memory that was free on {device}"
+    return f"disk: {size} of images, mapped"
 
 
 def _stored_bytes(split: AnySplit) -> int:
     """Returns the bytes of all images of a split as they are stored."""
-    spec = split.fields["images"]
-    if not spec.variable_size:
-        return len(split) * spec.row_bytes
+    spec = split.fields.get("images")
+    if spec is None or not spec.variable_size:
+        return 0 if spec is None else len(split) * spec.row_bytes
     return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
 
 

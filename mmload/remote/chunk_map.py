@@ -109,6 +109,8 @@ class ChunkMap(MappedRows):
         with self._lock:
             self._ahead.clear()  # of an epoch that was broken off
             self._coming.append(weakref.ref(coming))
+            for chunk in self._mapped:  # whose files are not opened again
+                self.files.touch(self.chunks.each[chunk])
             self._start_threads()
 
     def _is_mapped(self, chunk: int) -> bool:

@@ -46,7 +46,7 @@ from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 _FILE = re.compile(
     r"(?:(?P<task>[a-z_]+?)(?:_v[\d.]+)?_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
@@ -227,7 +227,7 @@ class CocoSplit(ListedSplit):
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
         return self._record
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the number of an image and its objects as lists."""
         import torch
 

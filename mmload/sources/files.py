@@ -35,6 +35,8 @@ from mmload.store.checksum import crc32
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mmload.records import FieldValue
+
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS, in any case."""
 
@@ -495,13 +497,13 @@ class SampleFiles:
 
     def image(
         self, name: str, decoder: Decoder, *, boxes: bool = False
-    ) -> tuple[Tensor, bytes | None, Mapping[str, int]]:
+    ) -> tuple[FieldValue, bytes | None, Mapping[str, int]]:
         """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
 
         Of a ``.pt`` file it reads the tensor, with ``weights_only``: a plain dense one.
 
         Returns:
-            Pixels, uint8 [C, H, W]; the file itself if it is a JPEG of these pixels, else None; and losses.
+            Pixels, an array uint8 [C, H, W]; the file itself if it is a JPEG of these pixels, else None; and losses.
         """
         data = self.read(name)
         if is_tensor(name):

@@ -18,6 +18,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from mmload.errors import SampleError, SourceError, counted
 from mmload.remote.urls import Location
 from mmload.sources import FilePath, Findings, Fraction, Names, Seed
@@ -43,7 +45,7 @@ from mmload.sources.listed_split import (
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 
 _OF_PROGRAMS = (".", "__", "@", "$", "System Volume", "lost+found")  # how folders begin that programs make
@@ -231,11 +233,9 @@ class ImageFolderSplit(ListedSplit):
     is_renamed = False
     """Whether classes are named otherwise than their folders."""
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the class as ``targets`` int64 []."""
-        import torch
-
-        return Beside({"targets": torch.tensor(self.items[index].own, device="cpu")})
+        return Beside({"targets": np.array(self.items[index].own)})
 
 
 def _other_kind(tree: Tree) -> str:

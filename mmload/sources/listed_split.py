@@ -19,22 +19,21 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted, naming, one_line
 from mmload.lazy import lazy_property
-from mmload.records import Sample
+from mmload.records import Sample, dtype_name
 from mmload.runtime.files import read_regular
 from mmload.sources import SourceSplit, Splittable, notes_of
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from mmload.records import FieldValue
     from mmload.sources.schema import Schema
 
 _RANK = np.dtype([("high", ">u8"), ("low", ">u8")])
@@ -46,11 +45,12 @@ class Listing(Generic[T]):
     """Named tuples of texts, numbers, None or lists of these, by number. Picklable, and read by any threads at once.
 
     They are one array of bytes, in which a million samples take about 90 MB. A lone surrogate, as in a file name that
-    is not UTF-8, stays.
+    is not UTF-8, stays. The row that was taken last is kept, as id and revision of a sample are asked for in turn.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:
         self._kind, self._packed, self._ends = kind, bytearray(), array("q", [0])
+        self._last: tuple[int | None, Any] = None, None
         for row in rows:
             self._packed += marshal.dumps(tuple(row))
             self._ends.append(len(self._packed))
@@ -63,7 +63,11 @@ class Listing(Generic[T]):
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> T:
-        return self._kind(*marshal.loads(self._packed[self._ends[index] : self._ends[index + 1]]))
+        last, row = self._last  # at once, as another thread may set it
+        if last != index:
+            row = self._kind(*marshal.loads(self._packed[self._ends[index] : self._ends[index + 1]]))
+            self._last = index, row
+        return cast(T, row)
 
     def __iter__(self) -> Iterator[T]:
         return map(self.__getitem__, range(len(self)))
@@ -164,12 +168,12 @@ class Item(NamedTuple):
 class Beside(NamedTuple):
     """What a row has beside its image: fields, losses of the sample, and the names of fields that are lists."""
 
-    fields: Mapping[str, Tensor]
+    fields: Mapping[str, FieldValue]
     losses: Mapping[str, int] = {}
     lists: frozenset[str] = frozenset()
 
 
-def size_of(image: Tensor) -> tuple[int, int]:
+def size_of(image: FieldValue) -> tuple[int, int]:
     """Returns (height, width) of an image [C, H, W]; raises ValueError if a tensor is none."""
     if image.ndim != 3:
         raise ValueError(f"it is a tensor of {list(image.shape)}, and no image, which its mask or boxes need")
@@ -262,7 +266,7 @@ class ListedSplit(ABC):
         return self.reader(index).size(self.files(index)[0], self.decoder)
 
     @abstractmethod
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns what the row of a sample has beside its image, uint8 [C, H, W].
 
         Raises:
@@ -277,7 +281,7 @@ class ListedSplit(ABC):
         """
         files = self.reader(index)
         pixels, jpeg, losses = files.image(self.files(index)[0], self.decoder, boxes=self._boxes)
-        size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
+        size = size_of(pixels) if dtype_name(pixels.dtype) == "uint8" and pixels.ndim == 3 else None
         with files.naming():
             fields, more, lists = self.beside(index, files, pixels)
         fields = {"features" if size is None else "images": pixels, **fields}
@@ -343,7 +347,7 @@ class ValuesSplit(ListedSplit):
             samples = samples or [self.values(0, self.reader(0))]
         return Schema(samples, self.decoder, {name: name for name in self.fields})
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         if self.schema is None:
             return Beside({})
         from mmload.sources.schema import check_classes

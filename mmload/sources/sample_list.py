@@ -57,6 +57,8 @@ from mmload.sources.objects import read_mask_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mmload.records import FieldValue
+
 _MOST_BYTES = 2**34
 _SPLIT_FOLDERS = tuple(f"{word}/" for word in SPLIT_WORDS)
 _OF_IDS = (".pt", *EXTENSIONS, *map(str.upper, EXTENSIONS))
@@ -233,7 +235,7 @@ class ListSplit(ListedSplit):
     def place_of(self, index: int) -> Path | RemoteFiles:
         return self._urls if self._urls is not None and is_url(self.files(index)[0]) else self.place
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
         item = self.items[index]
         target, most = self._target(item), len(self.classes) or VOID

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import chain, filterfalse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from mmload.errors import naming
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.sources.decode import Decoder, class_numbers
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from mmload.records import FieldValue
 
 Key = int | str
 """The position or name of a value in a sample; nested values have a dotted path."""
@@ -80,7 +83,7 @@ class Schema:
             self._check_list(name, raw)
         self.like = {name: self.like.get(name, _like(name, tensor)) for name, tensor in self._rows(raw[0]).items()}
 
-    def __call__(self, sample: Any, beside: Mapping[str, Tensor] = {}) -> dict[str, Tensor]:
+    def __call__(self, sample: Any, beside: Mapping[str, FieldValue] = {}) -> dict[str, Tensor]:
         """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
 
         Args:
@@ -91,7 +94,7 @@ class Schema:
             ValueError: if it is not as the first; says what differs.
         """
         raw = self.raw(sample)
-        _check_boxes({**raw, **beside})
+        _check_boxes(raw.get("boxes"), {**raw, **beside}.get("images"))
         fields = self._rows(raw)
         for name, like in self.like.items():
             dtype, shape = _like(name, fields[name])
@@ -345,9 +348,8 @@ def _single(name: str, wide: Tensor) -> Tensor:
     return tensor
 
 
-def _check_boxes(raw: Mapping[str, Tensor]) -> None:
+def _check_boxes(boxes: Tensor | None, images: FieldValue | None) -> None:
     """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height."""
-    boxes, images = raw.get("boxes"), raw.get("images")
     if boxes is None or images is None or boxes.shape[1:] != (4,):
         return
     height, width = images.shape[-2:]

@@ -34,7 +34,7 @@ from mmload.sources.objects import ImageObjects, fields_of_objects, read_mask, r
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 PASCAL = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -272,7 +272,7 @@ class VocSplit(ListedSplit):
         super().__init__(devkit, source.decoder, items, classes, notes, boxes=source.task == "detection")
         self._source = source
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns what the task stores.
 
         ============== ==============================================================================================

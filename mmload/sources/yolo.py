@@ -41,7 +41,7 @@ from mmload.sources.objects import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
@@ -186,7 +186,7 @@ class YoloSplit(ListedSplit):
         """Returns the names of keypoints and their flip."""
         return self._meaning.objects
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the objects as lists."""
         size, names = size_of(image), self.files(index)
         edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)

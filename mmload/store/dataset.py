@@ -147,6 +147,7 @@ class Split:
     """
 
     files_type: ClassVar[Callable[..., LocalFiles]] = LocalFiles
+    in_chunks: ClassVar[bool] = False  # of object storage
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.folder = folder
@@ -452,9 +453,11 @@ class Joined:
         classes: class names by index.
         reader: reads rows by their number in the concatenation.
         version: None, as there may be several datasets.
+        in_chunks: False, as the chunks of a concatenation have no common numbers.
     """
 
     version: int | None = None
+    in_chunks = False
 
     def __init__(self, parts: Sequence[View]) -> None:
         self.parts, self.sources = parts, list(dict.fromkeys(part.rows for part in parts))
