@@ -16,8 +16,13 @@ import msgspec
 from mmload.errors import RecipeError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
     from torch import Tensor
+
+    FieldValue = npt.NDArray[Any] | Tensor
+    """Value of a field in one row, as a source gives it; a build goes on with arrays."""
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and how much there is in all: rows, or bytes."""
@@ -185,6 +190,11 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return getattr(torch, self.dtype)  # type: ignore[no-any-return]  # the name of one of its dtypes
 
     @property
+    def array_dtype(self) -> str:
+        """Dtype of NumPy; uint16 for bfloat16, which NumPy lacks."""
+        return {"bfloat16": "uint16"}.get(self.dtype, self.dtype)
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of one row.
 
@@ -201,8 +211,8 @@ def has_images(fields: Mapping[str, FieldSpec]) -> bool:
     return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
-def dtype_name(dtype: torch.dtype) -> str | None:
-    """Returns the key of a dtype in :data:`DTYPES`; None if datasets cannot store it."""
+def dtype_name(dtype: torch.dtype | np.dtype[Any]) -> str | None:
+    """Returns the key of a dtype of torch or NumPy in :data:`DTYPES`; None if datasets cannot store it."""
     name = str(dtype).removeprefix("torch.")
     return name if name in DTYPES else None
 
@@ -213,7 +223,8 @@ class Sample:
 
     Attributes:
         id: its name in the source, usually a path relative to the root.
-        fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
+        fields: name -> array or tensor of one row; ``images`` is uint8 [C, H, W]. Inside a build all are arrays; those
+            of bfloat16, which NumPy lacks, are of uint16.
         size: (height, width) of the image in its file, before any transform; None without an image.
         losses: counts of what was left out or looks wrong, by names such as :data:`CLIPPED`; any other name is the
             text of a note, such as :data:`OTHER_SIZE`, which its count follows.
@@ -227,11 +238,11 @@ class Sample:
     """
 
     id: str
-    fields: dict[str, Tensor]
+    fields: Mapping[str, Any]
     size: tuple[int, int] | None = None
     losses: Mapping[str, int] = field(default_factory=dict)
     inside: tuple[int, int, int, int] | None = None
-    cut: Tensor | None = None
+    cut: npt.NDArray[np.bool_] | None = None
     encoded: bytes | None = None
     lists: frozenset[str] = frozenset()
     checksum: str = ""

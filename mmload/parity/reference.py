@@ -82,7 +82,8 @@ class ReferenceMaker:
             SampleError: if it is unreadable.
         """
         path = file_of(self.split, index)
-        fields = {} if isinstance(self.split, ImageFolderSplit) else dict(self.split.read(index).fields)
+        read = {} if isinstance(self.split, ImageFolderSplit) else self.split.read(index).fields
+        fields = {name: torch.as_tensor(values) for name, values in read.items()}
         if path is not None and path.suffix.lower() != ".pt":
             kind, opened, differs = self._opened(path, self.split.id(index))
             reference = Reference(kind=kind, path=path, differs=differs, fields=fields)

@@ -23,7 +23,7 @@ from mmload.records import Progress
 from mmload.runtime.files import read_regular
 from mmload.runtime.random_words import permuted
 from mmload.runtime.resources import in_threads
-from mmload.sources import SourceSplit
+from mmload.sources import KnowsTargets, SourceSplit
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 from mmload.store.dataset import Split
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
@@ -153,8 +153,7 @@ def _listed_labels(source: SourceSplit, folder: Path | None) -> Tensor | None:
     if isinstance(source, ImageFolderSplit) and folder is not None:
         number, depth = find_classes(folder)[1], len(folder.relative_to(source.root).parts)
         return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))], device="cpu")
-    targets = getattr(source, "targets", None)
-    return targets if isinstance(targets, Tensor) else None
+    return source.known_targets() if isinstance(source, KnowsTargets) else None
 
 
 def _class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:

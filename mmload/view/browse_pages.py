@@ -252,12 +252,12 @@ class Originals:
             UsageError: if the source was not given, or has no such file.
             SampleError: if the file cannot be read or is no image.
         """
-        from mmload.sources.decode import Decoder  # torch
+        from mmload.sources.decode import Decoder
         from mmload.sources.files import SampleFiles
 
         root, name = self._place(sample)
-        pixels, _, _ = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented))
-        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+        pixels = np.asarray(SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented))[0])
+        return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
     def missing(self, sample: str) -> str:
         """Returns why there is no photograph of a sample; empty if there is a file."""

@@ -23,12 +23,12 @@ from mmload.runtime.resources import (
     allowed_memory,
     available_cores,
     binding,
+    core_share,
     cpu_quota,
     free_memory,
     installed_version,
     local_ranks,
     processor_name,
-    threads_of_rank,
 )
 from mmload.runtime.turbojpeg import turbojpeg_library
 from mmload.store.dataset_folder import open_folder
@@ -128,15 +128,15 @@ def _dataset_warnings(dataset: Mapping[str, Any], free: int) -> Iterator[str]:
 
 
 def _processor() -> dict[str, Any]:
-    threads, reason = threads_of_rank()
+    share = core_share()
     return {
         "name": processor_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "available_cores": available_cores(),
         "quota": cpu_quota(),
         "ranks": local_ranks(),
-        "threads": threads,
-        "threads_reason": reason,
+        "threads": share.threads,
+        "threads_reason": share.reason,
     }
 
 
