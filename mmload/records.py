@@ -301,8 +301,8 @@ PADDING: Mapping[str, int] = {"labels": -1}
 SEGMENTS = (("rings", "polygons"), ("run_boxes", "runs"))
 """Pairs of fields: one entry (index of the box, number of values) per polygon or mask, and the values of all."""
 
-_DIMENSIONS = {"rings": 2, "polygons": 2, "run_boxes": 2, "runs": 1}
-"""Dimensions of a row of each of these fields: a field of such a name with others is none of them."""
+SEGMENT_FIELDS: Mapping[str, int] = {"rings": 2, "polygons": 2, "run_boxes": 2, "runs": 1}
+"""Fields of these pairs -> dimensions of a row: a field of such a name with others is none of them."""
 
 ALL_SEGMENTS = "rings, polygons, run_boxes and runs"
 """Names of these fields, for messages."""
@@ -315,8 +315,8 @@ def segment_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
         ValueError: if one is there without another that it is read by: polygons have rings, runs have run boxes, and
             datasets with run lengths have both pairs.
     """
-    names = [name for pair in SEGMENTS for name in pair]
-    there = [name for name in names if len(shapes.get(name, ())) == _DIMENSIONS[name]]
+    names = list(SEGMENT_FIELDS)
+    there = [name for name in names if len(shapes.get(name, ())) == SEGMENT_FIELDS[name]]
     if there not in ([], names[:2], names):
         missing = ", ".join(name for name in names if name not in there)
         raise ValueError(

@@ -96,7 +96,7 @@ def advise(recipe: BuildRecipe, size: int = 256, *, threads: int | None = None) 
     splits = splits_of(recipe)
     largest = max(splits.values(), key=len)
     chosen = only(largest, np.array(probes(len(largest), SAMPLES)))
-    images = sum(len(split) for split in splits.values())
+    images = sum(map(len, splits.values()))
     with tempfile.TemporaryDirectory(prefix="mmload-advise-") as folder:
         return [
             _tried(Path(folder) / str(number), recipe, chosen, options, *layout, images, threads or available_cores())

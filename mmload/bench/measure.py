@@ -120,10 +120,9 @@ class _Rounds:
         loading = [worker for worker in self._workers if worker.row.group != CACHED]
         loading.sort(key=lambda worker: worker.row.group != "mmload")  # first in each round: a bench is of them
         beside = [worker for worker in loading if worker.row.contends and not self._options.cold]
-        compiles = "warm-up, which compiles for this machine if nothing has"
+        names = {"mmload": "warm-up, which compiles for this machine if nothing has"}
         turns = [
-            _Turn(compiles if each.row.group == "mmload" else "warm-up", each, self._warm_up, not each.entry.need)
-            for each in loading
+            _Turn(names.get(each.row.group, "warm-up"), each, self._warm_up, not each.entry.need) for each in loading
         ]
         for turn in range(1, ROUNDS + 1):
             name = f"round {turn} of {ROUNDS}"
@@ -140,7 +139,8 @@ class _Rounds:
     def _fastest_of_each_kind(self) -> list[Worker]:
         """Returns those to train with: no loading at all, and the fastest loader of each group."""
         best = {worker.row.group: worker for worker in sorted(self._workers, key=lambda worker: worker.row.rate)}
-        return [worker for group, worker in best.items() if group != "ceiling"]
+        best.pop("ceiling", None)
+        return list(best.values())
 
     def _make(self) -> None:
         """Starts what the time allows, what the verdict needs first: imports overlap, conversions are serial."""

@@ -77,7 +77,7 @@ def preset_function(name: str) -> Callable[..., Any]:
     """
     from mmload import presets  # imports torch
 
-    published = [each for each in presets.__all__ if each != "evaluation"]
+    published = set(presets.__all__) - {"evaluation"}
     module, colon, function = name.partition(":")
     if not colon:
         if name not in published:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -190,17 +191,19 @@ def _share(share: float, disturbed: bool) -> str:
 def remarks(record: Record) -> list[str]:
     """Formats what the columns mean, deviations, failures, and the record's own notes."""
     limits = ", ".join(sorted({row.ceiling for row in record.rows if row.ceiling}))
-    settings = record.settings
-    task = f"{settings['layout']}, {settings['output']}, batches of {settings['batch_size']}"
     legend = {
         f"of limit: the share of {limits}": limits,
         _BESIDE: any(row.beside for row in record.rows),
         _WAITS: any(row.training for row in record.rows),
     }
-    texts = [f"{task}, {settings['cache']} page cache", _LEGEND, *(text for text, applies in legend.items() if applies)]
+    texts = [
+        "{layout}, {output}, batches of {batch_size}, {cache} page cache".format_map(record.settings),
+        _LEGEND,
+        *(text for text, applies in legend.items() if applies),
+    ]
     texts += [f"* {row.name}: {row.differs}" for row in record.rows if row.differs and (row.rate or row.training)]
     texts += [f"failed: {row.name}: {row.failure}" for row in record.rows if row.failure]
-    return [line for text in [*texts, *record.notes] for line in wrapped(text, "  ")]
+    return list(chain.from_iterable(wrapped(text, "  ") for text in [*texts, *record.notes]))
 
 
 def spread(rates: Sequence[float]) -> str:

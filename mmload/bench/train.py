@@ -100,7 +100,7 @@ def check_model(name: str, task: Task) -> None:
 
 def _scores(output: Any) -> Tensor:
     """Returns the scores of a model's output: some models also return those of auxiliary heads."""
-    scores = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    scores = getattr(output, "logits", output)
     if not isinstance(scores, Tensor):
         raise MmloadError(f"the model gives {type(output).__name__}, not scores")
     return scores

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +14,7 @@ from mmload.cli.terminal import interruptible, progress, show, warn
 from mmload.errors import UsageError, bytes_text, counted
 
 if TYPE_CHECKING:
+    from mmload.export import Exported
     from mmload.remote.copies import Copied
     from mmload.store.dataset import Dataset
 
@@ -88,17 +91,21 @@ def export(
     to = to or _usual(opened)
     from mmload import export as exports
 
-    write = {
+    writers: dict[Format, Callable[..., Exported]] = {
         "imagefolder": exports.to_imagefolder,
         "coco": exports.to_coco,
         "yolo": exports.to_yolo,
         "huggingface": exports.save_huggingface,
-        "fiftyone": exports.to_fiftyone,
-    }[to]
-    more = {} if name is None else {"name": name}
-    choice = exports.Choice(split=split, of_class=of_class, limit=limit)
+        "fiftyone": partial(exports.to_fiftyone, name=name),
+    }
     with interruptible("nothing was exported"):
-        made = write(opened, out, choice, threads=threads, progress=progress("export"), **more)
+        made = writers[to](
+            opened,
+            out,
+            exports.Choice(split=split, of_class=of_class, limit=limit),
+            threads=threads,
+            progress=progress("export"),
+        )
     show(f"{made.out}: {counted(made.rows, 'row')} as {to}")
     warn(made.notes)
     if made.next:

@@ -51,8 +51,9 @@ def run_demo(folder: Path, run: Callable[[list[str]], object], *, images: int = 
     photos, dataset = str(folder / "photos"), str(folder / "dataset")
     doing(f"making {images} JPEGs")
     make_photos(folder / "photos", images)
-    chart = ["--plot", str(folder / "bench.png")] if find_spec("matplotlib") else []
-    hint = [] if chart else ["the bench draws no chart, which needs matplotlib: pip install matplotlib"]
+    chart, hint = ["--plot", str(folder / "bench.png")], list[str]()
+    if find_spec("matplotlib") is None:
+        chart, hint = [], ["the bench draws no chart, which needs matplotlib: pip install matplotlib"]
     show(f"made {images} JPEGs of {len(GRAINS)} kinds in {photos}", *hint)
     for words in (
         ["build", "imagefolder", photos, dataset, "--size", "256", "--overwrite"],

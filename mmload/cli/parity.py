@@ -50,8 +50,7 @@ def parity(
         )
     lines = checks.table(report).split("\n")
     if json_file is not None:
-        text = json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_result(json_file, text)
+        write_result(json_file, json.dumps(report.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         lines.append(f"written: {json_file}")
     if record:
         lines.append(record_result(dataset, "parity", report.as_json(), report.contents))

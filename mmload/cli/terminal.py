@@ -141,9 +141,8 @@ def check_target(name: str, path: Path | None, *inputs: str | Path | None, endin
         return
     if endings and path.suffix.lower() not in endings:
         raise UsageError(f"{name} is {path}; give a name that ends in {', '.join(endings)}")
-    folders: Iterator[str | Path] = filter(None, inputs)
-    for folder in folders:
-        if is_within(_real(path), _real(Path(folder))):
+    for folder in filter(None, inputs):
+        if is_within(_real(path), _real(Path(str(folder)))):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
     if not path.parent.is_dir():
         raise UsageError(f"{name} is {path}, but the folder {path.parent} does not exist; make it first")

@@ -109,9 +109,8 @@ def report(
     write_result(out, text)
     if findings is not None:
         write_result(findings, listed)
-    across = sum(one.is_across for one in found.copied)
     show(
-        f"{out}: {counted(len(found.copied), 'picture')} in several rows, {across:,} of them in two splits; "
+        f"{out}: {counted(len(found.copied), 'picture')} in several rows, {found.across:,} of them in two splits; "
         f"{counted(len(found.outliers), 'outlier')}"
     )
 
@@ -148,8 +147,8 @@ def browse(
     file = folder.with_name(f"{folder.name}.excluded.txt") if marks is None else marks
     pages = Pages(dataset, file, source=source, augmentation=augment or "", collate_for=collate_for, seed=seed)
     check_target("--marks", file, dataset, source)
-    screens = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    has_screen = sys.platform == "darwin" or bool(screens)  # else a browser would open in this terminal
+    # Without a screen a browser would open in this terminal.
+    has_screen = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     with Server(pages, port) as server, interruptible(f"marks that were made are in {file}"):
         show(f"{dataset} is shown at {server.address}", f"marks go to {file}; Ctrl-C stops it")
         sys.stdout.flush()

@@ -13,12 +13,12 @@ from mmload.errors import UsageError
 from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport
 from mmload.pictures.instance_masks import parts_of
-from mmload.records import SEGMENTS, ObjectsRecord, Progress, mirrored_names
+from mmload.records import SEGMENT_FIELDS, ObjectsRecord, Progress, mirrored_names
 from mmload.store.dataset import Dataset, Split
 
 RECIPE = "coco.toml"
 _KNOWN = {"images", "boxes", "labels", "counts", "iscrowd", "area", "keypoints", "keypoint_flips", "image_ids"}
-_KNOWN |= {name for pair in SEGMENTS for name in pair}
+_KNOWN |= SEGMENT_FIELDS.keys()
 
 
 def to_coco(
@@ -76,7 +76,7 @@ def to_coco(
                 "COCO tells by left and right in the names of keypoints which ones a flip exchanges, and these do not"
             )
         why_none = "it would build other rows (more than 3 channels, or splits of different tasks)"
-        export.write_recipe(RECIPE, _source(export.chosen), why_none)
+        export.write_recipe(RECIPE, _source(export), why_none)
     return export.made
 
 
@@ -146,9 +146,9 @@ def _check_numbers(name: str, body: Mapping[str, Any]) -> None:
         raise UsageError(f"split {name} has several rows of one image by image_ids; export them to huggingface")
 
 
-def _source(chosen: Sequence[ChosenSplit]) -> dict[str, Any] | None:
+def _source(export: PngExport) -> dict[str, Any] | None:
     """Returns the source of the recipe that builds the export again; None if none can."""
-    tasks, names = {_task(split) for split, _ in chosen}, [split.name for split, _ in chosen]
+    tasks, names = {_task(split) for split, _ in export.chosen}, export.names
     if len(tasks) > 1:
         return None
     return {

@@ -50,10 +50,8 @@ def to_fiftyone(
     export = PngExport(dataset, out, choice, threads, progress)
     made = _new_dataset(name or export.place.name)
     try:
-        splits = [split.name for split, _ in export.chosen]
-        with export.writing(*splits, *(f"masks/{name}" for name in splits)):
-            total = sum(len(rows) for _, rows in export.chosen)
-            made.add_samples(_samples(export), progress=False, num_samples=total)
+        with export.writing(*export.names, *(f"masks/{name}" for name in export.names)):
+            made.add_samples(_samples(export), progress=False, num_samples=export.made.rows)
         made.default_classes = list(map(utf8_text, export.chosen[0].split.classes))
         made.default_mask_targets = dict(enumerate(made.default_classes))
         made.persistent = True

@@ -147,14 +147,13 @@ def _columns(split: Split) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     """Returns for each field the type of its column, and the function that converts the values of a row."""
     import datasets
 
-    columns: dict[str, tuple[Any, Callable[[Any], Any]]] = {}
-    for name, spec in split.fields.items():
-        if name == "images" and is_image(spec):
-            columns[name] = datasets.Image(), lambda image: {"bytes": png_of(image), "path": None}
-        elif name == "masks" and is_mask(spec):
-            columns[name] = datasets.Image(), lambda mask: {"bytes": png_of_mask(mask), "path": None}
-        elif name != "counts":
-            columns[name] = _feature(split, name), np.ndarray.tolist
+    columns: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+        name: (_feature(split, name), np.ndarray.tolist) for name in split.fields if name != "counts"
+    }
+    if is_image(split.fields.get("images")):
+        columns["images"] = datasets.Image(), lambda image: {"bytes": png_of(image), "path": None}
+    if is_mask(split.fields.get("masks")):
+        columns["masks"] = datasets.Image(), lambda mask: {"bytes": png_of_mask(mask), "path": None}
     return columns
 
 

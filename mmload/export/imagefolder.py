@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from mmload.errors import UsageError, counted
-from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names
+from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, common_class_names, has_class_numbers
 from mmload.export.new_folder import distinct_names
 from mmload.export.png_export import Exported, PngExport, without_surrogates
 from mmload.records import Progress
@@ -55,8 +56,7 @@ def to_imagefolder(
 
     lines: list[str] = []
     written_ids: set[tuple[str | int, ...]] = set()
-    splits = [split.name for split, _ in export.chosen]
-    with export.writing(*(f"{split}/{name}" for split in splits for name in folders)):  # classes without rows, too
+    with export.writing(*map("/".join, product(export.names, folders))):  # classes without rows, too
         for entry in export.results(write):
             sample, number = (entry["split"], entry["id"]), entry.pop("row")
             if sample in written_ids:
@@ -78,8 +78,7 @@ def _check_targets(chosen: Sequence[ChosenSplit]) -> None:
     """Raises UsageError unless rows have one class each."""
     for split, rows in chosen:
         where = f"rows of split {split.name!r} of {split.path}"
-        spec = split.fields.get("targets")
-        if spec is None or spec.shape != () or spec.dtype != "int64":
+        if not has_class_numbers(split, "targets"):
             other = "coco" if "boxes" in split.fields else "huggingface"
             raise UsageError(f"{where} have no single class, as an ImageFolder needs; export them to {other}")
         targets = split.reader.array("targets", rows)

@@ -82,6 +82,7 @@ class PngExport:
 
     Attributes:
         chosen: the rows to export, split by split.
+        names: names of these splits.
         place: absolute path of the destination.
         folder: folder to write into; it becomes the destination when it is complete.
         made: description of the export, to which a format adds notes and next steps.
@@ -101,6 +102,7 @@ class PngExport:
         progress: Progress | None,
     ) -> None:
         self.place, self.chosen = check_destination(Path(out), dataset.path), chosen_rows(dataset, choice)
+        self.names = [split.name for split, _ in self.chosen]
         self.made = Exported(out=Path(out), rows=sum(len(rows) for _, rows in self.chosen))
         self._threads, self._progress = threads, progress
         for split, _ in self.chosen:

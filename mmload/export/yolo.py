@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def to_yolo(
     """
     export = PngExport(dataset, out, choice, threads, progress)
     check_boxes(export.chosen)
-    _check_splits(export.chosen)
+    _check_splits(export.names)
     task, names = _task(export.chosen), common_class_names(export.chosen, "labels")
 
     def write(row: ExportRow) -> Counter[str]:
@@ -74,7 +75,7 @@ def to_yolo(
         return changed
 
     changes: Counter[str] = Counter()
-    with export.writing(*(f"{top}/{split.name}" for top in ("images", "labels") for split, _ in export.chosen)):
+    with export.writing(*map("/".join, product(("images", "labels"), export.names))):
         for changed in export.results(write):
             changes += changed
         (export.folder / "data.yaml").write_text(_description(export.chosen, task, names), encoding="utf-8")
@@ -93,9 +94,9 @@ def _task(chosen: Sequence[ChosenSplit]) -> str:
     )
 
 
-def _check_splits(chosen: Sequence[ChosenSplit]) -> None:
+def _check_splits(names: Sequence[str]) -> None:
     """Raises UsageError if YOLO has no place for a split."""
-    odd = next((split.name for split, _ in chosen if split.name not in _SPLITS), None)
+    odd = next((name for name in names if name not in _SPLITS), None)
     if odd is not None:
         raise UsageError(f"YOLO has the splits {', '.join(_SPLITS)}, and not {odd}; export one of these with --split")
 

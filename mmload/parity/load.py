@@ -145,10 +145,11 @@ def _boxes_difference(batch: Batch, k: int, items: Items, stored: Batch, least: 
         return float("inf")
     boxes = F.clamp_bounding_boxes(items["boxes"]).as_subclass(Tensor)
     sides = (boxes[:, 2:] - boxes[:, :2]).amin(1)
-    labels = None if batch.labels is None or stored.labels is None else (batch.labels[k], stored.labels[k])
+    unlabeled = torch.zeros(len(batch), len(sides), device="cpu")
+    labels, expected = (fields_of(each).get("labels", unlabeled)[k] for each in (batch, stored))
     at, count, difference = 0, int(batch.counts[k]), 0.0
     for number, side in enumerate(sides.tolist()):
-        same = at < count and (labels is None or bool(labels[0][at] == labels[1][number]))
+        same = at < count and bool(labels[at] == expected[number])
         off = float((batch.boxes[k, at] - boxes[number]).abs().max()) if same else float("inf")
         if side <= least + _BOX_LIMIT and off > _BOX_LIMIT:
             continue

@@ -24,7 +24,7 @@ from torchvision.transforms.v2 import functional as F
 from mmload.errors import SampleError
 from mmload.interop.torchvision import torchvision_equivalent
 from mmload.pictures.instance_masks import of_boxes
-from mmload.records import PER_BOX, SEGMENTS, VOID
+from mmload.records import PER_BOX, SEGMENT_FIELDS, VOID
 from mmload.runtime.files import read_regular
 from mmload.sources import SourceSplit
 from mmload.sources.decode import FORMATS, without_png_extras
@@ -184,7 +184,7 @@ def _with_area(boxes: Tensor, fields: Mapping[str, Tensor]) -> dict[str, Tensor]
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     count = len(boxes)
     rest = {name: fields[name][:count][keep] for name in PER_BOX if name in fields and fields[name].dim()}
-    segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in fields}
+    segments = {name: fields[name].numpy() for name in SEGMENT_FIELDS if name in fields}
     of_remaining = {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
     return {"boxes": boxes[keep], "counts": keep.sum(), **rest, **of_remaining}
 

@@ -65,7 +65,6 @@ _STILL = augment.Normalize | augment.RandomErasing
 
 _MAGNIFIES = frozenset({levels.HUE, levels.SOLARIZE, levels.POSTERIZE, levels.EQUALIZE, levels.AUTOCONTRAST})
 _BLENDS = frozenset({levels.BRIGHTNESS, levels.CONTRAST, levels.SATURATION, levels.SHARPNESS})
-_AFFINE = frozenset({levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR})
 _NEAREST = frozenset({levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST})
 _SUMS = frozenset({levels.BLUR}) | (levels.WARPS - _NEAREST)
 """Operations that add several pixels, in a different order than torchvision."""
@@ -159,15 +158,14 @@ def _through(drawn_steps: Sequence[tuple[Step, StepDraws]], rows: list[Row]) -> 
 
 def _after(step: Step, items: Items, allowance: Allowance, draw: StepDraws, k: int) -> Row:
     """Applies one step that mixes no samples to sample ``k``."""
-    targets = {name: items[name] for name in items if name == "targets"}
     pixels = {name: item for name, item in items.items() if name != "targets"}
     if program := draw.plan.first_program or draw.plan.program:
         pixels, allowance = changed(pixels, program, k, allowance)
-        return pixels | targets, allowance
+        return items | pixels, allowance
     pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)
     if isinstance(step, _ROUNDED):
         allowance = replace(allowance, levels=allowance.levels + 1)
-    return pixels | targets, allowance
+    return items | pixels, allowance
 
 
 def _row(stored: Batch, k: int) -> Items:
@@ -341,11 +339,9 @@ _COLORS: dict[int, Callable[[Any, list[float]], Any]] = {
 
 def _moved(items: Items, code: int, numbers: list[float], slot: OperationSlot) -> Items:
     """Applies a flip or a warp to image, boxes and mask."""
-    if code not in levels.WARPS:
-        flip = F.horizontal_flip if code == levels.FLIP_X else F.vertical_flip
-        return {name: flip(item) for name, item in items.items()}
-    warp = _affine if code in _AFFINE else _perspective
-    mode = InterpolationMode.NEAREST if code in _NEAREST else InterpolationMode.BILINEAR
+    if code in _FLIPS:
+        return {name: _FLIPS[code](item) for name, item in items.items()}
+    warp, mode = _WARPED[code]
     fill = None if slot.fill is None else list(slot.fill)
     return {
         name: warp(item, numbers, mode, slot.mask_fill if name == "masks" else fill) for name, item in items.items()
@@ -372,6 +368,15 @@ def _affine(item: Any, numbers: list[float], mode: InterpolationMode, fill: Any)
     angle, *shear = (math.degrees(value) for value in (turned + shear_y, math.atan(slant), shear_y))
     translate = (-forward @ matrix[:, 2]).tolist()
     return F.affine(item, angle, translate, scale, shear, mode, fill)
+
+
+_FLIPS = {levels.FLIP_X: F.horizontal_flip, levels.FLIP_Y: F.vertical_flip}
+_WARPED = {
+    levels.AFFINE_NEAREST: (_affine, InterpolationMode.NEAREST),
+    levels.AFFINE_BILINEAR: (_affine, InterpolationMode.BILINEAR),
+    levels.PERSPECTIVE_NEAREST: (_perspective, InterpolationMode.NEAREST),
+    levels.PERSPECTIVE_BILINEAR: (_perspective, InterpolationMode.BILINEAR),
+}
 
 
 def _allowed(allowance: Allowance, code: int, numbers: list[float], image: Tensor) -> Allowance:

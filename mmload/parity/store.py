@@ -86,7 +86,10 @@ def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
     names = _ids(split, SAMPLES_NAME)
     left_out = set(_ids(split, SKIPPED_NAME)) if split.record.skipped_count else set()
     seed, count = recipe["store"].get("shuffle_seed"), len(source)
-    order = range(count) if seed is None else permuted(range(count), count, seed)
+    order: Sequence[int] = range(count)
+    place = "the source's order"
+    if seed is not None:
+        order, place = permuted(order, count, seed), f"the order of shuffle_seed {seed}"
     expected = [index for index in order if source.id(index) not in left_out]
     index_of = {source.id(index): index for index in expected}
     found = [index_of.get(name, -1) for name in names]
@@ -97,7 +100,6 @@ def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
         )
     odd = [row for row, (mine, right) in enumerate(zip_longest(found, expected)) if mine != right]
     rows = counted(len(names), "row")
-    place = "the source's order" if seed is None else f"the order of shuffle_seed {seed}"
     text = f"{rows} made from the source's samples, in {place}"
     if odd:
         missing = counted(len(set(expected) - set(found)), "sample")
@@ -108,9 +110,9 @@ def _check_order(split: Split, source: SourceSplit, recipe: Mapping[str, Any]) -
 
 def _check_classes(split: Split, source: SourceSplit, folder: Path | None) -> Verdict:
     """Checks class names and their order; for an ImageFolder, against torchvision's list."""
-    is_named = folder is None or (isinstance(source, ImageFolderSplit) and source.is_renamed)
-    listed = source.classes if folder is None or is_named else tuple(find_classes(folder)[0])
-    owner = "the source's" if is_named else "torchvision's"
+    listed, owner = source.classes, "the source's"
+    if folder is not None and not (isinstance(source, ImageFolderSplit) and source.is_renamed):
+        listed, owner = tuple(find_classes(folder)[0]), "torchvision's"
     pairs = enumerate(zip_longest(split.classes, listed, fillvalue="missing"))
     wrong = [(at, mine, right) for at, (mine, right) in pairs if mine != right]
     text = classes = counted(len(listed), "class", "classes")

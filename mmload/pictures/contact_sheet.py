@@ -29,7 +29,7 @@ from mmload.pictures.drawing import (
     size_of,
 )
 from mmload.pictures.instance_masks import parts_of, rectangles_of_runs, without_padding
-from mmload.records import SEGMENTS, VOID
+from mmload.records import SEGMENT_FIELDS, SEGMENTS, VOID
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float32]
 MOST_CELLS = 1024
 """A sheet of so many takes two seconds and 90 MB of memory; nobody looks at more of them at once."""
 
-_OBJECTS = ("keypoints", "corners", *(name for pair in SEGMENTS for name in pair))
+_OBJECTS = ("keypoints", "corners", *SEGMENT_FIELDS)
 
 SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids", *_OBJECTS)
 """The fields of a batch that a cell shows."""
@@ -247,10 +247,10 @@ def name_of_target(target: Array, classes: Sequence[str]) -> str:
     """Names the class of an index, or the classes of a vector, those of a mixture with their shares."""
     if target.ndim == 0:
         return name_of(int(target), classes) if np.issubdtype(target.dtype, np.integer) else f"{target:g}"
-    shares = [(index, float(share)) for index, share in enumerate(target.tolist()) if share > 0]
-    whole = all(share == 1 for _, share in shares)
-    shares.sort(key=lambda one: -one[1])
-    return ", ".join(name_of(index, classes) + ("" if whole else f" {share:.2f}") for index, share in shares)
+    shares = target.astype(np.float64)
+    shown = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares > 0)].tolist()
+    whole = (shares[shown] == 1).all()
+    return ", ".join(name_of(index, classes) + ("" if whole else f" {shares[index]:.2f}") for index in shown)
 
 
 def first_to_see(targets: Array | None, rows: int, count: int, seed: int) -> Array:

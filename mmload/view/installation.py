@@ -5,6 +5,7 @@ Everything is found without importing what is looked at, but for torch, which kn
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -72,40 +73,43 @@ def installation_facts(dataset: Path | None = None) -> dict[str, Any]:
 def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
     """Returns what slows this installation down, and what to do, a line each."""
     processor, code, memory, dataset = (facts[name] for name in ("processor", "machine_code", "memory", "dataset"))
-    lines = []
-    if code["cache"] is None:
-        lines.append(
+    quota, bound = processor["quota"] or math.inf, binding() or ""
+    compiling = "" if facts["packages"]["numba"] else ", which needs pip install 'mmload[compile]'"
+    findings = [
+        (
+            code["cache"] is None,
             "kernels that the package does not bring are compiled by each process, as no cache folder is writable; "
-            "set NUMBA_CACHE_DIR to one that is"
-        )
-    if not code["level"]:
-        lines.append(
+            "set NUMBA_CACHE_DIR to one that is",
+        ),
+        (
+            not code["level"],
             "the package has no machine code for this processor: a kernel is compiled by its first call on a machine"
-            + ("" if facts["packages"]["numba"] else ", which needs pip install 'mmload[compile]'")
-        )
-    if not facts["turbojpeg"]:
-        lines.append(
+            f"{compiling}",
+        ),
+        (
+            not facts["turbojpeg"],
             "TurboJPEG's library is not found: stored JPEGs are decoded by a call for each, which waits for the "
             "interpreter lock beside a training loop (a tenth of the images/s there, as many alone); "
-            "pip install 'mmload[jpeg]' or install libturbojpeg"
-        )
-    if processor["quota"] is not None and processor["quota"] < processor["cores"]:
-        lines.append(
-            f"a cgroup limits this process to {processor['quota']:g} of {counted(processor['cores'], 'core')}; "
-            "give the container more"
-        )
-    if (bound := binding()) is not None:
-        lines.append(bound)
-    if processor["threads"] < _FEW_CORES:
-        lines.append(
+            "pip install 'mmload[jpeg]' or install libturbojpeg",
+        ),
+        (
+            quota < processor["cores"],
+            f"a cgroup limits this process to {quota:g} of {counted(processor['cores'], 'core')}; "
+            "give the container more",
+        ),
+        (bound, bound),
+        (
+            processor["threads"] < _FEW_CORES,
             f"a rank has {counted(processor['threads'], 'core')} ({processor['threads_reason']}); "
-            "start fewer ranks, or give them more"
-        )
-    if memory["limit_bytes"] is not None:
-        lines.append(
-            f"a cgroup leaves {bytes_text(memory['limit_bytes'])} of memory, and the page cache counts; "
-            "rows that do not fit come from the disk"
-        )
+            "start fewer ranks, or give them more",
+        ),
+        (
+            memory["limit_bytes"] is not None,
+            f"a cgroup leaves {bytes_text(memory['limit_bytes'] or 0)} of memory, and the page cache counts; "
+            "rows that do not fit come from the disk",
+        ),
+    ]
+    lines = [text for slows, text in findings if slows]
     return lines if dataset is None else [*lines, *_dataset_warnings(dataset, memory["free_bytes"])]
 
 

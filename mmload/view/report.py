@@ -100,11 +100,16 @@ class DatasetReport:
     classes: dict[str, dict[str, list[int]]]
     boxes: dict[str, BoxFacts]
 
+    @property
+    def across(self) -> int:
+        """Number of pictures that are in two splits."""
+        return sum(one.is_across for one in self.copied)
+
 
 def report(dataset: Dataset, *, progress: Progress = lambda done, total: None) -> DatasetReport:
     """Looks at every row of every split that has uint8 images and is no subset."""
     splits = {name: split for name, split in dataset.built_splits.items() if has_images(split.fields) and len(split)}
-    starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
+    starts = np.cumsum([0, *map(len, splits.values())]).tolist()
     grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
     checksums = np.empty(starts[-1], np.uint32)
     outliers, brightness, sizes = list[Outlier](), dict[str, Numbers](), dict[str, Numbers]()
@@ -238,12 +243,12 @@ def class_rows(split: Split) -> dict[str, list[int]]:
 
     Returns nothing if the rows of a split have one class each, or none.
     """
-    fields = split.fields
-    if "labels" in fields and fields["labels"].dtype == "int64" and len(fields["labels"].shape) == 1:
+    kinds = {name: (spec.dtype, len(spec.shape)) for name, spec in split.fields.items()}
+    if kinds.get("labels") == ("int64", 1):
         return _of_boxes(split)
-    if "masks" in fields and fields["masks"].dtype == "uint8" and len(fields["masks"].shape) == 2:
+    if kinds.get("masks") == ("uint8", 2):
         return _of_masks(split)
-    targets = fields.get("targets")
+    targets = split.fields.get("targets")
     if targets is not None and targets.shape == (len(split.classes),) and split.classes:
         parts = (split.reader.array("targets", rows) > 0 for rows in _parts(split, "targets"))
         return {

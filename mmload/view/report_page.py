@@ -89,7 +89,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
     """
     sections = [
         ("Findings", _findings(facts, report)),
-        ("Copies", copies_html(dataset, report.copied, report.complete)),
+        ("Copies", copies_html(dataset, report)),
         ("Outliers", outliers_html(dataset, report.outliers)),
         ("Left out", _left_out(facts)),
     ]
@@ -118,7 +118,7 @@ def page(dataset: Dataset, facts: Mapping[str, Any], report: DatasetReport, trai
 def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
     """Writes a few lines of the most important findings: copies across splits, outliers, omitted samples."""
     left_out = sum(split["skipped"]["count"] + split["excluded"] for split in facts["splits"].values())
-    copied, across = len(report.copied), sum(one.is_across for one in report.copied)
+    copied, across = len(report.copied), report.across
     outliers = len(report.outliers)
     found = [
         ("pictures in two splits", across, f"{across:,}"),
@@ -398,15 +398,15 @@ def _legend(cells: Sequence[Cell], classes: Sequence[str]) -> str:
     return f'<ul class="legend">{items}</ul>' if items else ""
 
 
-def copies_html(dataset: Dataset, copied: Sequence[CopiedPicture], complete: bool) -> str:
-    """Shows pictures that several rows show, two of these side by side; ``complete``: they are all."""
+def copies_html(dataset: Dataset, report: DatasetReport) -> str:
+    """Shows pictures that several rows show, two of these side by side."""
+    copied, count = report.copied, report.across
     if not copied:
         return (
             "<p>No picture was found in more than one row. The search compares small gray versions of all rows: it "
             "finds copies that were resized, encoded again or made brighter, not cropped or mirrored ones.</p>"
         )
-    unlisted = "" if complete else " There are more: too many rows look alike to list them all."
-    count = sum(one.is_across for one in copied)
+    unlisted = "" if report.complete else " There are more: too many rows look alike to list them all."
     some = f"{count:,} of them in two splits: what a model was trained on does not test it"
     across, rows = some if count else "None of them is in two splits", sum(len(one.rows) for one in copied)
     found = f"{counted(len(copied), 'picture')} found in more than one row, {rows:,} rows in all"

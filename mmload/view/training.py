@@ -75,16 +75,14 @@ class Training:
                 imports, collate = "from mmload import presets\n", f"collate = presets.{steps}\n"
             else:
                 steps += ", Normalize.from_split(split)" if split.mean and "Normalize" not in steps else ""
-                names = [name for name in sorted(mmload.augment.__all__) if re.search(rf"\b{name}\b", steps)]
+                names = sorted(set(re.findall(r"\w+", steps)) & set(mmload.augment.__all__))
                 imports = f"from mmload.augment import {', '.join(names)}\n"
                 collate = f"collate = mmload.Collate({steps})\n"
         loader = f"mmload.Loader(split, batch_size=64, shuffle=True{argument})"
         loop = f"for views in {loader}:\n    images = [view.images for view in views]\n"
         if not hasattr(self.made, "collates"):
             used = [name for name in split.fields if name in FIELD_NAMES]
-            taken = (
-                f"{', '.join(used)} = {', '.join(f'batch.{name}' for name in used)}" if used else "fields = batch.extra"
-            )
+            taken = f"{', '.join(used)} = batch.{', batch.'.join(used)}" if used else "fields = batch.extra"
             loop = f"for batch in {loader}:\n    {taken}\n"
         return f"import mmload\n{imports}\nsplit = mmload.open({place!r}{cached})[{split.name!r}]\n{collate}\n{loop}"
 
