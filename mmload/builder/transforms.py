@@ -90,8 +90,7 @@ def image_of(sample: Sample) -> Array:
         raise ValueError("it has no image to transform")
     if any(sample.fields[name].dtype == np.uint16 for name in sample.fields.keys() & {"images", "masks"}):
         raise ValueError("its image or mask is bfloat16, which no transform takes; give float32, or uint8")
-    image: Array = sample.fields["images"]
-    return image
+    return np.asarray(sample.fields["images"])
 
 
 def framed(sample: Sample, framing: Framing, out: Pixels | None = None) -> Sample:
@@ -213,8 +212,7 @@ def _move_boxes(fields: dict[str, Array], motion: Motion, factors: tuple[float, 
     fields["boxes"] = boxes[0]
     if "area" in lists:
         fields["area"] = _floats(fields["area"]) * np.array(factors, np.float32).prod() * share[0]
-    cut_off: Array = is_cut[0]
-    return cut_off
+    return np.asarray(is_cut[0])
 
 
 def _floats(values: Array) -> Array:
