@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -158,7 +159,7 @@ class CocoSource:
             return Path(os.path.relpath(file.parent, self._root)).as_posix()
         match = _FILE.fullmatch(file.name)
         stems = [split] if match is None else [match["split"], match["stem"]]
-        for name in [*(name for stem in stems for name in (stem, f"images/{stem}")), "images"]:
+        for name in chain(*((stem, f"images/{stem}") for stem in stems), ["images"]):
             if (self._root / name).is_dir():
                 return name
         if inner_name(first) is not None and os.path.isfile(self._root / first):
@@ -175,20 +176,21 @@ class CocoSource:
     def _items(self, folder: str, read: AnnotationFile) -> Iterator[Item]:
         """Yields the images; one whose name leads out of the folder has a fault."""
         texts = [image.id for image in read.images if isinstance(image.id, str)]
-        if texts:
-            read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
+        read.findings.add("ids of images are texts: image_ids are their places in the file", *map(shown, texts[:1]))
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
-            names = [(folder, image.file_name), *([(maps, read.maps[place])] if place in read.maps else [])]
-            found = [self._file(*each) for each in names]
-            fault = read.faults.get(place, "")
-            for name, revision in found:
-                if not revision and not fault:
-                    fault = (
-                        f"{read.name_of(image)}: the file name {shown(name)} leaves the folder; name a file in "
-                        f"{self._root / folder}"
-                    )
-            number = place if texts or isinstance(image.id, str) else image.id
+            found = [
+                self._file(folder, image.file_name),
+                *(self._file(maps, name) for name in read.maps.get(place, ())),
+            ]
+            outside = (
+                f"{read.name_of(image)}: the file name {shown(name)} leaves the folder; name a file in "
+                f"{self._root / folder}"
+                for name, revision in found
+                if not revision
+            )
+            fault = read.faults.get(place) or next(outside, "")
+            number = place if texts else image.id
             size, objects = (image.height, image.width), bytes(read.objects[place])
             about = f"{number} {size} {fault}".encode("utf-8", "surrogatepass")
             revision = f"{' '.join(revision for _, revision in found)} {crc32(objects, crc32(about)):08x}"
@@ -215,7 +217,7 @@ class CocoSplit(ListedSplit):
         ids = tuple(own for own in self._labels if isinstance(own, int))
         self._record = ObjectsRecord(
             category_ids=ids if len(ids) == len(names) else (),
-            **(_keypoints(read.categories) if source.task == "keypoints" else {}),
+            **_keypoints(read.categories),
         )
         notes = read.notes() + notes_on_flip(self._record)
         super().__init__(Path(source.root), source.decoder, items, tuple(names), notes, boxes=True)

@@ -373,6 +373,12 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
 """Place, bytes in lower case, and name with advice; the first one that a file has is its own."""
 
 
+def check_content(data: bytes) -> None:
+    """Raises ValueError if an annotation is something else than its name says, such as a web page; says what."""
+    if what := describe_content(data):
+        raise ValueError(f"it is {what}")
+
+
 def describe_content(first: bytes) -> str | None:
     """Returns what a file is and what to do about it, by its first bytes (512 suffice); None if that is unknown."""
     start = first[:512].removeprefix(b"\xef\xbb\xbf").lower()

@@ -122,8 +122,8 @@ class LocalTree:
 
         A link to a folder above it is not followed; torchvision follows it until the path is too long.
         """
-        found = (os.stat(self.place / parent) for parent in PurePath(folder).parents)
-        above = tuple((status.st_dev, status.st_ino) for status in found)  # a link to the root leads to other classes
+        parents = map(self.place.joinpath, PurePath(folder).parents)
+        above = tuple(map(_identity, parents))  # a link to the root leads to other classes
         prefix = len(os.path.join(self.place, ""))
         for parent, names in sorted(self._walk(os.path.join(self.place, folder), above)):
             below = os.path.join(parent, "")[prefix:].replace(os.sep, "/")
@@ -133,8 +133,7 @@ class LocalTree:
     def _walk(self, folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
         """Walks like ``os.walk`` with links followed, but never into a folder that is being walked (``above``)."""
         self._check_once(folder)
-        status = os.stat(folder)
-        here = (status.st_dev, status.st_ino)
+        here = _identity(folder)
         if here in above:
             return
         if len(above) > MOST_DEPTH:
@@ -142,9 +141,8 @@ class LocalTree:
         with os.scandir(folder) as found:
             entries = list(found)
         yield folder, [entry.name for entry in entries if not _is_folder(entry)]
-        for entry in entries:
-            if _is_folder(entry):
-                yield from self._walk(entry.path, (*above, here))
+        for entry in filter(_is_folder, entries):
+            yield from self._walk(entry.path, (*above, here))
 
     def inner(self, name: str) -> str:
         """Returns a name in its plain form, or one that leads out of the folder as it is.
@@ -239,6 +237,12 @@ class LocalTree:
         return os.path.realpath(self.root)
 
 
+def _identity(path: str | Path) -> tuple[int, int]:
+    """Returns what tells one folder from another, whatever names lead to it."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Returns whether an entry is a folder or a link to one; a link that leads back to itself counts as a file.
 
@@ -324,7 +328,8 @@ class RemoteFiles:
 
     def revision(self, name: str) -> str:
         """Returns size, and entity tag or time of the last change, or :data:`MISSING`."""
-        found = self._found[self._place(name) :][:1]
+        place = self._place(name)
+        found = self._found[place : place + 1]
         return found[0].revision if found and found[0].name == name else MISSING
 
     def _below(self, folder: str) -> list[Found]:

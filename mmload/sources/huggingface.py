@@ -87,19 +87,21 @@ class HuggingFaceSource:
         root, wanted = str(self.root), one_or_more(self.split)
         try:
             if any((Path(root) / file).is_file() for file in ("dataset_dict.json", "state.json")):
-                found = datasets.load_from_disk(root)
-                found = found if isinstance(found, dict) else {"train": found}
-                for name in wanted or found:
-                    yield name, found[name]
+                found = _by_split(datasets.load_from_disk(root), "train")
+                yield from ((name, found[name]) for name in wanted or found)
                 return
             files = {"path": "parquet", "data_files": root} if root.endswith(".parquet") else {"path": root}
             every: list[str | None] = [*wanted] or [None]
             for split in every:
                 found = datasets.load_dataset(**files, name=self.name, split=split)
-                yield from found.items() if isinstance(found, dict) else [(re.split(r"\W", str(split))[0], found)]
+                yield from _by_split(found, re.split(r"\W", str(split))[0]).items()
         except Exception as error:  # it raises nearly anything
             reason = " ".join(str(error.__cause__ or error).split())[:300]
             raise SourceError(f"datasets cannot open {root} ({type(error).__name__}: {reason})") from error
+
+
+def _by_split(found: Any, split: str) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {split: found}
 
 
 class _Row:

@@ -22,7 +22,7 @@ import numpy as np
 
 from mmload.errors import SampleError, SourceError, counted
 from mmload.remote.urls import Location
-from mmload.sources import FilePath, Findings, Fraction, Names, Seed, finding_note
+from mmload.sources import FilePath, Findings, Fraction, Names, Seed
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -153,7 +153,7 @@ class ImageFolderSource:
             raise SourceError(
                 f"{file} has no name for the class folder {missing[0]!r}; write a line of it, a comma, and the name"
             )
-        counts = Counter(table[folder] for folder in folders)
+        counts = Counter(map(table.__getitem__, folders))
         return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
 
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
@@ -181,10 +181,11 @@ class ImageFolderSource:
                 "images without classes, use a source of kind coco, yolo or list; if they are classes, add "
                 "--set split_folders=[]"
             )
-        beside = sorted(folders - set(names) - ({"val"} if flat else set()))
-        if not names or not beside:
-            return names, ()
-        return names, (finding_note("folders that are not splits are not read", len(beside), beside[:5]),)
+        if not names:
+            return [], ()
+        findings, validation = Findings(), {"val"} if flat else set()
+        findings.add("folders that are not splits are not read", *sorted(folders.difference(names, validation)))
+        return names, findings.notes()
 
     def _scan(self, split: str) -> ImageFolderSplit:
         folder = self._tree.display_name(split)
@@ -205,15 +206,14 @@ class ImageFolderSource:
             )
         beside = filter(is_image_name, self._tree.names(split, of_files=True))
         findings.add("images beside the class folders are left out", *beside)
+        findings.add("classes without images", *empty)
+        hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]  # torchvision accepts them
+        findings.add("classes that are named as folders that programs make, and may be none", *hidden)
         notes = findings.notes()
-        if empty:
-            notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
         if len(classes) == 1 and self._tree.names(posixpath.join(split, classes[0])):
             notes += (
                 f"all images are of one class, {classes[0]}; if its folders are classes or splits, give it as ROOT",
             )
-        if hidden := [name for name in classes if name.startswith(_OF_PROGRAMS)]:  # torchvision accepts them
-            notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
         return ImageFolderSplit(self._tree.place, self.decoder, files, classes, notes)
 
     def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[Item]:
@@ -247,7 +247,7 @@ def _other_kind(tree: Tree) -> str:
     if any(map(is_image_name, names)):
         return ""
     for (kind, what), endings in _OTHER_KINDS.items():
-        if root.endswith(endings) or any(name.endswith(endings) for name in names):
+        if any(name.endswith(endings) for name in (root, *names)):
             return f"{root} holds {what}, and no class folders of images: mmload build {kind} {shlex.quote(root)} OUT"
     return ""
 

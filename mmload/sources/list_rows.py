@@ -20,6 +20,7 @@ import numpy as np
 
 from mmload.errors import SourceError, naming
 from mmload.remote.urls import Location
+from mmload.sources import one_or_more
 from mmload.sources.annotation_values import read_integer
 from mmload.sources.listed_split import Listing
 
@@ -160,8 +161,7 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], several: bool, l
                 f'as in columns={{{column}="..."}}'
             )
     if not isinstance(path, str) or not path:
-        got = "empty" if path in (None, "") else f"{path!r:.60}"
-        raise SourceError(f"{where}: path is {got}, expected the name of a file")
+        raise SourceError(f"{where}: path is {_got(path)}, expected the name of a file")
     if not all(map(isinstance, (split, sample, mask), _KINDS)):
         raise SourceError(
             f"{where}: split is {split!r:.60}, id is {sample!r:.60}, mask is {mask!r:.60}, expected texts"
@@ -180,8 +180,11 @@ def _label(label: Any, where: str) -> Label:
     if all(isinstance(part, int | float) and abs(part) < MAX_NUMBER for part in parts):
         one = int(label) if isinstance(label, bool) else label
         return [float(part) for part in parts] if is_list else one
-    got = "empty" if label is None else f"{label!r:.60}"
-    raise SourceError(f"{where}: label is {got}, expected a class, a number, or a list of classes or numbers")
+    raise SourceError(f"{where}: label is {_got(label)}, expected a class, a number, or a list of classes or numbers")
+
+
+def _got(value: object) -> str:
+    return "empty" if value in (None, "") else f"{value!r:.60}"
 
 
 class _IdList(msgspec.Struct):
@@ -261,10 +264,8 @@ def _are_names(label: object) -> bool:
 
 def _names_in(label: Any, separator: str | None) -> list[str]:
     """Returns the names in a label of several; raises ValueError if it is a number."""
-    if isinstance(label, str) and separator:
-        label = label.split(separator)
-    names = [label] if isinstance(label, str) else [] if label is None else label
-    if names != [] and not _are_names(names):
+    names = label.split(separator) if isinstance(label, str) and separator else one_or_more(label)
+    if not all(isinstance(name, str) for name in names):
         raise ValueError(f"label {label!r:.60} is {_kind(label)}, others are names of classes")
     return [name.strip() for name in names if name.strip()]
 
@@ -325,7 +326,7 @@ def _by_number(rows: Rows, number: Callable[[Any], Any], classes: tuple[str, ...
             raise SourceError(f"{row.where}: class number {target} is not in 0 to {limit - 1}")
         used.add(target)
     written, notes = rows[0].label, tuple[str, ...]()
-    if isinstance(written, float) or "." in str(written):
+    if not _INTEGER.fullmatch(str(written)):
         notes = (f"all labels are integral numbers, such as {written!r}: they are read as numbers of classes",)
     if classes:
         return Targets(number, classes, notes)

@@ -28,7 +28,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, counte
 from mmload.lazy import lazy_property
 from mmload.records import Sample, dtype_name
 from mmload.runtime.files import read_regular
-from mmload.sources import HasNotes, SourceSplit, Splittable
+from mmload.sources import SourceSplit, Splittable, notes_of
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, RemoteFiles, SampleFiles, local_root
 
@@ -109,7 +109,7 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
         digests += hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
     stratum_of, rank = np.frombuffer(strata, np.int64), np.frombuffer(digests, _RANK)
     sizes = np.bincount(stratum_of)
-    shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
+    shares = np.minimum(np.rint(fraction * sizes).clip(1), sizes - 1).astype(np.int64)
     order = np.lexsort((rank["low"], rank["high"], stratum_of))
     places = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # in its stratum, of the ordered
     taken = np.zeros(len(order), np.bool_)
@@ -638,7 +638,7 @@ class _Remaining:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of the complete split."""
-        return self._split.notes() if isinstance(self._split, HasNotes) else ()
+        return notes_of(self._split)
 
     def id(self, index: int) -> str:
         return self._split.id(int(self._remaining[index]))

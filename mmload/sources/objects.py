@@ -125,9 +125,12 @@ def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
 def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:
     """Returns a note if there are several keypoints, of which a flip exchanges none."""
     count = len(objects.keypoints)
-    if count < 2 or objects.flip != tuple(range(count)):
+    if count < 2 or objects.flip not in ((), tuple(range(count))):
         return ()
-    return (f"flips of images will exchange none of the {count} keypoints: no names of left and right were found",)
+    return (
+        f"flips of images will exchange none of the {count} keypoints: neither names of left and right were found nor "
+        "a flip_idx, which data.yaml may have",
+    )
 
 
 def read_mask(files: SampleFiles, name: str) -> Tensor:

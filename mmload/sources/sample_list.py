@@ -137,9 +137,9 @@ class ListSource:
             )
         root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
         folder = root / self.folder
-        tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
+        tree = LocalTree(folder, self.allow_outside, folder if _inner(self.folder) is None else root)
         check_is_folder(folder, "the folder that holds what the list names")
-        if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
+        if self.file is not None and _inner(self.file) is not None:  # a name that says that it leaves may do so
             LocalTree(root, self.allow_outside).check(path)
         return tree, path, self._rows(path, read_source(path, _MOST_BYTES))
 
@@ -210,9 +210,8 @@ class ListSplit(ListedSplit):
         super().__init__(finder.tree.place, decoder, items, targets.classes, notes)
         self._urls, self._several = finder.urls, targets.several
 
-    @property
-    def targets(self) -> Tensor | None:
-        """Target of each sample, for parity: int64 [N] class indices, float32 [N] or [N, K]; None without labels."""
+    def known_targets(self) -> Tensor | None:
+        """Returns the target of each sample: int64 [N] class indices, float32 [N] or [N, K]; None without labels."""
         import torch
 
         found = [target for target in map(self._target, self.items) if target is not None]
@@ -302,14 +301,14 @@ class Finder:
             return place(path)
 
 
-def _leaves_root(name: str) -> bool:
-    """Returns whether a name, which may be empty, leads out of its root."""
-    return bool(name) and inner_name(name) is None
+def _inner(name: str) -> str | None:
+    """Returns the plain form of a name, which may be empty; None if it leads out of its root."""
+    return inner_name(name) if name else ""
 
 
 def _location_below(root: Location, name: str, what: str) -> Location:
     """Returns the place ``root/name``, which must not leave the root; ``name`` may be empty."""
-    inner = inner_name(name) if name else ""
+    inner = _inner(name)
     if inner is None:
         raise SourceError(f"{what} is {name!r:.80}, which leaves {root}; give the place itself as the root")
     return replace(root, prefix=root.key(inner))

@@ -268,8 +268,8 @@ def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
 
 
 def _is_image(value: Any) -> bool:
-    is_array = isinstance(value, Tensor | np.ndarray) and value.ndim in (2, 3)
-    return isinstance(value, Image.Image) or (is_array and str(value.dtype).endswith("uint8"))
+    is_pixels = str(getattr(value, "dtype", "")).endswith("uint8") and value.ndim in (2, 3)
+    return is_pixels or isinstance(value, Image.Image)
 
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:

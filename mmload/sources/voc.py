@@ -9,11 +9,12 @@ splits are found, too: an error in one does not stop that, and becomes a SampleE
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, filterfalse, product
+from itertools import chain, filterfalse, product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar, get_args
 from xml.etree import ElementTree
@@ -26,7 +27,7 @@ from mmload.errors import RecipeError, SampleError, SourceError, choices, naming
 from mmload.records import CLIPPED, VOID
 from mmload.sources import Findings, Names, Table, one_or_more
 from mmload.sources.annotation_values import read_flag, read_integer, read_number
-from mmload.sources.decode import Decoder, describe_content
+from mmload.sources.decode import Decoder, check_content
 from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, inner_name, is_image_name, read_text
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, checked_names, note_doubles, size_of
 from mmload.sources.objects import ImageObjects, fields_of_objects, read_mask, read_mask_of
@@ -209,8 +210,11 @@ class VocSource:
             )
         items = {}
         for split, (images, xml) in found.items():
-            stems = [name[: -len(".xml")] for name in tree.names(xml, of_files=True) if name.lower().endswith(".xml")]
-            own = [_item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml")) for stem in stems]
+            own = [
+                _item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml"))
+                for stem, ending in map(posixpath.splitext, tree.names(xml, of_files=True))
+                if ending.lower() == ".xml"
+            ]
             read = {posixpath.basename(each.files[0]) for each in own}
             unread = filterfalse(read.__contains__, filter(is_image_name, tree.names(images, of_files=True)))
             findings[split].add("images without an annotation (.xml) of their own are left out", *unread)
@@ -307,7 +311,7 @@ def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None
         sets = {split: one_or_more(names) for split, names in image_set.items()}
     else:
         sets = {name.rpartition("/")[2]: [name] for name in one_or_more(image_set)}
-    if (image_set is not None and not sets) or not all(map(is_name, sets)) or not all(sets.values()):
+    if image_set in ([], {}) or not all(map(is_name, sets)) or not all(sets.values()):
         raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
     return sets
 
@@ -358,11 +362,12 @@ def _listed_name(line: str, images: Path, where: str) -> str:
     return "".join(names)
 
 
+_OWN_FOLDERS = re.compile(r"(?:^|(?<=/))(?:JPEGImages|Annotations)(?:/|\Z)")
+
+
 def _below_folders(path: str) -> str:
     """Returns a path relative to JPEGImages or Annotations, without the ending of an image or annotation."""
-    parts = path.replace("\\", "/").split("/")
-    first = max((place + 1 for place, part in enumerate(parts) if part in ("JPEGImages", "Annotations")), default=0)
-    stem, ending = posixpath.splitext("/".join(parts[first:]))
+    stem, ending = posixpath.splitext(_OWN_FOLDERS.split(path.replace("\\", "/"))[-1])
     return stem if ending.lower() in (*EXTENSIONS, ".xml") else stem + ending
 
 
@@ -371,11 +376,9 @@ def find_years(root: Path) -> tuple[Path, dict[str, str]]:
     if _is_year(root):
         resolved = root.resolve()
         return resolved.parent, {resolved.name.removeprefix("VOC"): resolved.name}
-    for devkit in (root, root / "VOCdevkit", root / "TrainVal" / "VOCdevkit"):
-        if devkit.is_dir():
-            names = sorted(folder.name for folder in devkit.iterdir() if _is_year(folder))
-            if names:
-                return devkit, {name.removeprefix("VOC"): name for name in names}
+    for devkit in filter(Path.is_dir, (root, root / "VOCdevkit", root / "TrainVal" / "VOCdevkit")):
+        if names := sorted(folder.name for folder in devkit.iterdir() if _is_year(folder)):
+            return devkit, {name.removeprefix("VOC"): name for name in names}
     return root / "VOCdevkit", {}
 
 
@@ -392,7 +395,7 @@ def find_annotated(root: Path) -> tuple[dict[str, tuple[str, str]], list[str]]:
         return {"train": own}, []
     pairs = {folder.name: _annotated(root, folder.name) for folder in sorted(root.iterdir()) if folder.is_dir()}
     splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
-    return splits, [name for name in pairs if name not in splits]
+    return splits, sorted(pairs.keys() - splits)
 
 
 def _annotated(root: Path, folder: str) -> tuple[str, str] | None:
@@ -461,8 +464,7 @@ def parse_annotation(data: bytes) -> VocAnnotation:
             annotation, or an object in it has no name, several names, or a side that is no number; the message says
             which.
     """
-    if what := describe_content(data):
-        raise ValueError(f"it is {what}")
+    check_content(data)
     parser = ElementTree.XMLParser(target=_WithoutDocumentType())
     with naming("malformed XML: ", ElementTree.ParseError, LookupError):  # the second: an unknown encoding
         parser.feed(data)
@@ -474,7 +476,7 @@ def parse_annotation(data: bytes) -> VocAnnotation:
     elements = list(root.iter("object"))
     if len(list(root.iter("bndbox"))) > sum(len(list(each.iter("bndbox"))) for each in elements):
         raise ValueError("a bndbox is in no <object>")
-    objects = [each for place, element in enumerate(elements, 1) for each in _objects(place, element)]
+    objects = chain.from_iterable(starmap(_objects, enumerate(elements, 1)))
     return VocAnnotation(tuple(objects), _size(root))
 
 

@@ -261,16 +261,16 @@ class TarIndex:
 
 
 def _item(sample: TarSample, fields: Mapping[str, str], targets: Targets, is_local: bool) -> Item:
-    """Returns a sample as it is read: its image, and the files of which values are stored."""
-    label = None if sample.fault or not sample.label else targets.read(sample.label)
-    others = [extension for extension in sample.members if extension != _LABEL or label is None]
+    """Returns a sample as it is read: its image, its label, and the files of which values are stored."""
+    known = {_LABEL: targets.read(sample.label)} if sample.label and not sample.fault else {}
+    others = sample.members.keys() - known.keys()
     used = dict.fromkeys(filter(None, (_extension_of(key, others) for key in fields.values())))
     image = list(sample.members)[:1]
     words = sample.revision.split()  # a tar that has grown has samples that have not changed
     sizes = [str(size) for _, size in sample.members.values()]
-    revision = " ".join((str(label), *sizes, *(words[-1:] if is_local else words)))
+    revision = " ".join((str(known.get(_LABEL)), *sizes, *(words[-1:] if is_local else words)))
     files = [part_of_file(sample.tar, *sample.members[extension]) for extension in (*image, *used)]
-    return Item(files, revision, sample.fault, (label, list(used)), ".".join((f"{sample.tar}/{sample.key}", *image)))
+    return Item(files, revision, sample.fault, (known, list(used)), ".".join((f"{sample.tar}/{sample.key}", *image)))
 
 
 def _matching(tree: Tree, pattern: str) -> Iterator[str]:
@@ -311,8 +311,7 @@ class TarSplit(ValuesSplit):
 
     def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
         """Returns the values of a sample by field."""
-        label, extensions = self.items[index].own
-        contents = {} if label is None else {_LABEL: label}
+        contents, extensions = self.items[index].own
         for extension, name in zip(extensions, self.files(index)[1:], strict=True):
             is_mask = self.fields.get("masks") == extension
             contents[extension] = read_mask(files, name) if is_mask else _decoded(extension, files.read(name))

@@ -27,7 +27,7 @@ from mmload.errors import SourceError, choices, naming, shown
 from mmload.records import ObjectsRecord, mirrored_names
 from mmload.sources import Findings, one_or_more
 from mmload.sources.annotation_values import read_integer
-from mmload.sources.decode import Decoder, describe_content
+from mmload.sources.decode import Decoder, check_content
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, note_doubles, size_of
@@ -47,7 +47,7 @@ _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": (
 """Names of a split's images in a description; the first one that it has is read."""
 _DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
 _LABELS = ("labels", "Labels", "LABELS")
-_LAST_IMAGES = re.compile(r"(?ai)^((?:.*/)?)images(?=/|$)")
+_LAST_IMAGES = re.compile(r"(?ais)^((?:.*/)?)images(?=/|\Z)")
 """The last folder that is called images in a path, after the folders around it."""
 _MOST_BYTES = 2**28  # of a list of images
 
@@ -105,11 +105,7 @@ class YoloSource:
         findings = Findings()
         files = (file for path in one_or_more(body[key]) for file in self._images(str(path), base, findings))
         items = Listing(Item, self._items(files, meaning.numbers, findings))
-        notes = findings.notes()
-        if meaning.task == "keypoints" and not meaning.objects.flip:
-            notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
-        notes += notes_on_flip(meaning.objects)
-        return YoloSplit(self, self._root, meaning, items, notes)
+        return YoloSplit(self, self._root, meaning, items, findings.notes() + notes_on_flip(meaning.objects))
 
     def _existing(self, path: str, folders: Sequence[Path]) -> Path | None:
         """Returns the first path that is written in a description and exists below one of the folders, in any case.
@@ -253,21 +249,20 @@ def different_lines(text: bytes, meaning: YoloMeaning) -> tuple[dict[Line, int],
     Raises:
         ValueError: naming the line, if it is wrong, or the file is something else.
     """
-    if what := describe_content(text):
-        raise ValueError(f"it is {what}")
+    check_content(text)
     lines, count = dict[Line, int](), 0
     for number, line in enumerate(text.splitlines(), 1):
         with naming(f"line {number}: "):
             if words := line.split():
                 lines.setdefault(_checked(tuple(map(float, words)), meaning), number)
                 count += 1
-    if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines):
-        tracked = next((number for line, number in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
-        if tracked is not None:
-            raise ValueError(
-                f"line {tracked}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
-                "Leave the last two out, or set task=instances for polygons"
-            )
+    if meaning.task == "detection" and max(map(len, lines), default=0) == _TRACKED:
+        for numbers, number in lines.items():
+            if len(numbers) == _TRACKED and numbers[-1] % 1 == 0:
+                raise ValueError(
+                    f"line {number}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
+                    "Leave the last two out, or set task=instances for polygons"
+                )
     return lines, count - len(lines)
 
 
@@ -401,8 +396,8 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMe
         return YoloMeaning(task=chosen, classes=classes)
     if len(shape) != 2 or not 1 <= shape[0] <= MAX_KEYPOINTS or shape[1] not in (2, 3):
         raise SourceError(f"{path}: kpt_shape is {shape}; write [number of keypoints, at most {MAX_KEYPOINTS}, 2 or 3]")
-    named = body.get("kpt_names")
-    points = next(iter(named.values())) if isinstance(named, dict) and named else named
+    named = body.get("kpt_names", [])
+    points = next(iter(named.values()), []) if isinstance(named, dict) else named
     keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()
     with naming(f"{path}: flip_idx: ", to=SourceError):
         names = keypoints or tuple(map(str, range(shape[0])))

@@ -159,7 +159,9 @@ READ: dict[str, dict[str, Any]] = {
     "folders that programs make": {
         "tree": photos(".ipynb_checkpoints/a.png", "__MACOSX/a.png", "ant/a.png"),
         "rows": {"train": [{}] * 3},
-        "notes": [".ipynb_checkpoints, __MACOSX may not be a class"],
+        "notes": [
+            "classes that are named as folders that programs make, and may be none: 2 (.ipynb_checkpoints, __MACOSX)"
+        ],
     },
 }
 
@@ -250,7 +252,7 @@ def test_empty_classes_are_named_or_allowed(tmp_path: Path) -> None:
         splits(root)
     split = splits(root, allow_empty=True)["train"]
     assert_same(split, root, allow_empty=True)
-    assert split.notes() == ("1 class without images: b",)
+    assert split.notes() == ("classes without images: 1 (b)",)
     shutil.rmtree(root / "a")
     shutil.rmtree(root / "c")
     with pytest.raises(SourceError, match="split train of .* has no samples"):
