@@ -434,11 +434,11 @@ class TransformChain:
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
         self.steps: list[Transform] = []
         for step in map(_made, specs):
-            last = self.steps[-1] if self.steps else None
-            if isinstance(step, CenterCropSample) and isinstance(last, ResizeSample):
-                self.steps[-1] = _ResizedMiddle(resize=last, crop=step)
-            else:
-                self.steps.append(step)
+            match self.steps[-1:], step:
+                case [ResizeSample() as last], CenterCropSample():
+                    self.steps[-1] = _ResizedMiddle(resize=last, crop=step)
+                case _:
+                    self.steps.append(step)
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Applies every step; the image is in ``out``, uint8 [C, H, W], if the last step can write to it."""
