@@ -508,9 +508,11 @@ def fields_of(
             continue
         fields = {}
         for field, array in sample.fields.items():
-            is_list = field in sample.lists
-            shape = (VARIABLE, *array.shape[1:]) if is_list else array.shape
-            fields[field] = FieldSpec(dtype=stored_dtype(array), shape=shape, encoding=LIST if is_list else None)
+            dtype, shape = stored_dtype(array), array.shape
+            if field in sample.lists:
+                fields[field] = FieldSpec(dtype=dtype, shape=(VARIABLE, *shape[1:]), encoding=LIST)
+            else:
+                fields[field] = FieldSpec(dtype=dtype, shape=shape)
         return fields if variable_layout is None else variable_layout.fields(fields)
     raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
 

@@ -517,6 +517,7 @@ class Previous:
     Attributes:
         manifest: manifest of the version.
         excluded: samples that it excludes, which may be gone now.
+        on_misfit: what the error of a sample that is unlike the other rows says in addition.
         replaces: None, as it stays.
         shuffle_seed: None, as new shards have samples in order, and rows an order of their own.
         splits: the splits of the source, compared with it; set by :meth:`compare`.
@@ -529,6 +530,7 @@ class Previous:
 
     def __init__(self, out: Path, options: UpdateOptions) -> None:
         self._out, self._place, self._options = out, out.resolve(), options
+        self.on_misfit = f"; {out} has rows like that one, which an update keeps: build it again with --overwrite"
         self._dataset = Dataset(self._place)
         self.manifest = self._dataset.manifest
         table = self.manifest.recipe.get("exclude")
@@ -595,11 +597,6 @@ class Previous:
         """Returns the manifest of the new version; its splits have ``counts`` as :meth:`SplitUpdate.counts`."""
         added, changed, removed = (counts + self.gone_rows).tolist()
         return with_version(body, self.manifest, self._place, "update", (added, changed, removed))
-
-    @property
-    def on_misfit(self) -> str:
-        """What the error of a sample that is unlike the other rows says in addition."""
-        return f"; {self._out} has rows like that one, which an update keeps: build it again with --overwrite"
 
     @property
     def gone_rows(self) -> Numbers:

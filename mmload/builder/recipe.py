@@ -552,8 +552,8 @@ def _recipe_of_config(options: BuildOptions, config: str | Path) -> BuildRecipe:
     words, recipe = options.words or [], load(config)
     if len(words) > 2:
         raise UsageError(f"build --config got {counted(len(words), 'argument')}, expected at most 2: [ROOT] [OUT]")
-    root = place(words[0]) if words else recipe.root
-    return replace(recipe, root=root, out=Path(words[1]) if len(words) == 2 else recipe.out)
+    given: dict[str, Any] = dict(zip(("root", "out"), words, strict=False))
+    return replace(recipe, **given)
 
 
 _MOST = 2**20

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -230,16 +229,15 @@ def made_by() -> dict[str, str]:
     A package of one version may have been made with several versions of libjpeg-turbo, so these are named, too.
     """
     found: dict[str, str | None] = {name: installed_version(name) for name in _PACKAGES}
-    found |= {"libjpeg-turbo of pillow": features.version("libjpeg_turbo"), "libjpeg-turbo of simplejpeg": _libjpeg()}
+    linked = Path(
+        str(sys.modules[decode_jpeg.__module__].__file__)
+    ).read_bytes()  # names none that is a file of its own
+    of_simplejpeg = linked.partition(_LIBJPEG)[2].partition(b"\0")[0].decode("ascii", "replace")
+    found |= {
+        "libjpeg-turbo of pillow": features.version("libjpeg_turbo"),
+        "libjpeg-turbo of simplejpeg": of_simplejpeg,
+    }
     return {"mmload": mmload.__version__} | {name: version for name, version in found.items() if version}
-
-
-@cache
-def _libjpeg() -> str:
-    """Returns the version of libjpeg-turbo inside of simplejpeg; "" if it is a library of its own."""
-    linked = Path(str(sys.modules[decode_jpeg.__module__].__file__))
-    version = linked.read_bytes().partition(_LIBJPEG)[2]
-    return version[: version.find(b"\0")].decode("ascii", "replace")
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:

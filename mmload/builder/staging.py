@@ -40,7 +40,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -119,7 +119,7 @@ class Staging(AbstractContextManager["Staging"]):
         self.committed = False
         self._wanted, self._overwrite = plan, overwrite
         try:
-            self._lock = self._enter()
+            self._enter()
         except OSError as error:
             advice = f"make {out.parent} writable, with some room" if os.path.lexists(out) else "choose another place"
             raise BuildError(f"cannot write beside {out} ({error.strerror}); {advice}") from error
@@ -166,13 +166,9 @@ class Staging(AbstractContextManager["Staging"]):
                     return True
         return False
 
-    def discard(self) -> None:
-        """Removes what is left of the folder."""
-        self._remove(self._lock)
-
     # The folder: creation, lock and removal.
 
-    def _enter(self) -> BinaryIO:
+    def _enter(self) -> None:
         """Acquires the lock; creates the folder if there is none."""
         folder = self.paths.folder
         for _ in range(_TRIES):
@@ -181,10 +177,10 @@ class Staging(AbstractContextManager["Staging"]):
                     self._create()
                 check_made_by_build(folder)
                 with ExitStack() as stack:
-                    file = stack.enter_context(open_lock(folder / MARK_NAME))
-                    if self._is_usable(file):
+                    self._lock = stack.enter_context(open_lock(folder / MARK_NAME))
+                    if self._is_usable():
                         stack.pop_all()
-                        return file
+                        return
         raise BuildError(f"{folder} appears and disappears; look which builds of {self.out} run at once")
 
     def _create(self) -> None:
@@ -203,13 +199,13 @@ class Staging(AbstractContextManager["Staging"]):
             remove(new)
         sync_folder(folder.parent)
 
-    def _is_usable(self, file: BinaryIO) -> bool:
-        """Locks the file; returns whether the folder can be used; if False, it was removed and has to be created."""
+    def _is_usable(self) -> bool:
+        """Locks the folder; returns whether it can be used; if False, it was removed and has to be created."""
         folder = self.paths.folder
-        if not lock(file, shared=self.shared):
+        if not lock(self._lock, shared=self.shared):
             other = "a build without --part" if self.shared else "another build"
             raise BuildError(f"{other} is writing {self.out}; wait for it to end")
-        if not os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
+        if not os.path.samestat(os.fstat(self._lock.fileno()), (folder / MARK_NAME).stat()):
             return False
         if not self.shared:
             self._recover()
@@ -222,7 +218,7 @@ class Staging(AbstractContextManager["Staging"]):
             self.complete_version()
         if self._wanted is None or self._suits(self._wanted):
             return True
-        self._remove(file)
+        self.discard()
         return False
 
     def _suits(self, plan: Mapping[str, Any]) -> bool:
@@ -239,11 +235,11 @@ class Staging(AbstractContextManager["Staging"]):
             raise BuildError(f"{self.paths.folder} holds an unfinished build {difference}; {drop} to drop it")
         return False
 
-    def _remove(self, file: BinaryIO) -> None:
+    def discard(self) -> None:
         """Renames the folder, if the lock file still belongs to it; removes it, and those that others have renamed."""
         folder = self.paths.folder
         with suppress(OSError if self.shared else FileNotFoundError):  # another part, or an earlier call, has done so
-            if os.path.samestat(os.fstat(file.fileno()), (folder / MARK_NAME).stat()):
+            if os.path.samestat(os.fstat(self._lock.fileno()), (folder / MARK_NAME).stat()):
                 if not self.shared:
                     self.clear()  # the plan last: with it, a build that was killed here knows that it was done
                 folder.rename(_set_aside(folder))

@@ -90,8 +90,7 @@ def image_of(sample: Sample) -> Array:
         raise ValueError("it has no image to transform")
     if any(sample.fields[name].dtype == np.uint16 for name in sample.fields.keys() & {"images", "masks"}):
         raise ValueError("its image or mask is bfloat16, which no transform takes; give float32, or uint8")
-    image: Array = sample.fields["images"]
-    return image
+    return np.asarray(sample.fields["images"])
 
 
 def framed(sample: Sample, framing: Framing, out: Pixels | None = None) -> Sample:
@@ -213,8 +212,7 @@ def _move_boxes(fields: dict[str, Array], motion: Motion, factors: tuple[float, 
     fields["boxes"] = boxes[0]
     if "area" in lists:
         fields["area"] = _floats(fields["area"]) * np.array(factors, np.float32).prod() * share[0]
-    cut_off: Array = is_cut[0]
-    return cut_off
+    return np.asarray(is_cut[0])
 
 
 def _floats(values: Array) -> Array:
@@ -436,11 +434,11 @@ class TransformChain:
     def __init__(self, specs: Sequence[Mapping[str, Any]]) -> None:
         self.steps: list[Transform] = []
         for step in map(_made, specs):
-            last = self.steps[-1] if self.steps else None
-            if isinstance(step, CenterCropSample) and isinstance(last, ResizeSample):
-                self.steps[-1] = _ResizedMiddle(resize=last, crop=step)
-            else:
-                self.steps.append(step)
+            match self.steps[-1:], step:
+                case [ResizeSample() as last], CenterCropSample():
+                    self.steps[-1] = _ResizedMiddle(resize=last, crop=step)
+                case _:
+                    self.steps.append(step)
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Applies every step; the image is in ``out``, uint8 [C, H, W], if the last step can write to it."""

@@ -155,14 +155,13 @@ def test_a_part_that_comes_as_another_commits_begins_nothing(
 ) -> None:
     join = Staging._enter
 
-    def overtaken(staging: Staging) -> Any:
+    def overtaken(staging: Staging) -> None:
         monkeypatch.setattr(Staging, "_enter", join)
         build_part(job, "1/1", threads=1)
-        held = join(staging)
+        join(staging)
         if killed:
-            held.close()
+            staging._lock.close()
             raise Killed
-        return held
 
     monkeypatch.setattr(Staging, "_enter", overtaken)
     with pytest.raises(Killed) if killed else nullcontext():
