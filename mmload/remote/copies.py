@@ -237,7 +237,7 @@ def pull(
             if here is not None:
                 _add_files(work, place, here, manifest, lacking)
             else:
-                if place.exists():
+                with suppress(FileNotFoundError):
                     place.rmdir()  # it is empty
                 work.rename(place)
                 sync_folder(place.parent)
