@@ -31,7 +31,8 @@ from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
 from mmload.records import box_fields
-from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
+from mmload.render.kernel_arguments import ImageLines, Places
+from mmload.render.rendering import KERNEL_DTYPES
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
 from mmload.store.dataset import View, noting_rows
@@ -349,7 +350,7 @@ class Output:
     """Pooled memory for the images of a view.
 
     Attributes:
-        pixels: as kernels write it: see :func:`~mmload.render.kernel_arguments.written`.
+        pixels: as kernels write it: see :func:`~mmload.render.rendering.written`.
     """
 
     def __init__(

@@ -195,10 +195,11 @@ def _interleave(crops: Crops, line: _Line, out: Bytes) -> None:
             out[beside * _U(channels) + c] = value
 
 
-def crop(crops: Crops, paint: Paint, samples: Numbers, arena: Arena, out: Pixels) -> None:
-    """Crops, pads, flips, colors and erases windows of images into ``out`` [B, P, h, V].
+def crop(crops: Crops, paint: Paint, first: int, samples: Numbers, arena: Arena, out: Pixels) -> None:
+    """Crops, pads, flips, colors and erases windows of images into ``out`` [N, P, h, V].
 
-    ``samples`` is the first sample and the one after the last, int64 [2]; an output of one sample takes each in turn.
+    ``samples`` is the first sample and the one after the last, int64 [2], counted from sample ``first`` of the batch.
+    Samples of the batch take the N places in turn.
 
     Lines are in the innermost loops and are written in the order of the output's memory. ``target`` is flat, and is the
     output itself or the band of lines that is streamed next, already in the dtype of the output.
@@ -215,7 +216,7 @@ def crop(crops: Crops, paint: Paint, samples: Numbers, arena: Arena, out: Pixels
         less[i], times[i] = paint.shift[i % depth], paint.scale[i % depth]
     row_sources, column_sources = carve(arena, height, np.int64), carve(arena, across // depth, np.int64)
     for k in range(_U(samples[0]), _U(samples[1])):
-        place = k if places > 1 else _U(0)
+        place = (_U(first) + k) % _U(places)
         window, index = windows[k], _U(windows[k].index)
         rows = span_of(window.top, height, images.shape[2], window.flips & FLIPPED_Y != 0)
         columns = span_of(window.left, len(column_sources), images.shape[3], window.flips & FLIPPED_X != 0)
@@ -260,7 +261,9 @@ def crop(crops: Crops, paint: Paint, samples: Numbers, arena: Arena, out: Pixels
         finish_streams()
 
 
-CROPS = {kind: numba_compiled(Crops, Paint, "int64[::1]", ARENA, output)(crop) for kind, output in OUTPUTS.items()}
+CROPS = {
+    kind: numba_compiled(Crops, Paint, "int64, int64[::1]", ARENA, output)(crop) for kind, output in OUTPUTS.items()
+}
 """The crops, by dtype of the output."""
 
 

@@ -19,6 +19,9 @@ from mmload.runtime.kernels import ARENA, called, numba_compiled
 
 _U = np.uintp
 
+SLOTS, TURNS, _FIRST = 3, 2, np.uintp(2)
+"""Places of levels: of all, of those that samples take in turn, and which one is the batch's first sample's."""
+
 
 class _Colors(NamedTuple):
     """Color map of the values of some lines, float32 [l * V] each."""
@@ -54,10 +57,12 @@ def mix(
 ) -> None:
     """Colors and erases samples of a batch, and mixes each with the one before it: the batch's first after its last.
 
-    A sample is mixed while its levels and those of the one before it are in cache.
+    A sample is mixed while its levels and those of the one before it are in cache: they take two places in turn. The
+    levels of all samples took 1.1 times as long.
 
     Args:
-        levels: uint8 [B, P, h, V], lines of C channels with w values each, or lines of w * C interleaved values.
+        levels: uint8 [3, P, h, V], lines of C channels with w values each, or lines of w * C interleaved values: those
+            of a sample and the one before it, and a place for the batch's first.
         paint: color map and holes of all samples.
         shares: float32 [B], the share that a sample keeps of itself where it is blended; 1: it is not.
         boxes: int64 [B, 4], x1 y1 x2 y2 of the rectangle that is pasted; empty: none.
@@ -75,6 +80,8 @@ def mix(
     own_lines, other_lines = carve(arena, size, np.float32), carve(arena, size, np.float32)
     colors = _Colors(carve(arena, size, np.float32), carve(arena, size, np.float32))
     slot = _U(planes * height * across)
+    for i in range(slot if first + samples[0] == 0 else _U(0)):
+        source[_FIRST * slot + i] = source[i]
     ended = first + samples[1]
     for turn in range(max(first + samples[0], 1), ended + 1 if ended == count else ended):
         k = turn % count
@@ -92,8 +99,9 @@ def mix(
                 start, stop = step * lines, min(step * lines + lines, height)
                 values = _U((stop - start) * across)
                 skipped = _U((p * height + start) * across)
-                own, other = _U(k) * slot + skipped, _U(before) * slot + skipped
-                into = _U(0) if streamed else own
+                own = (_U(turn % TURNS) if turn < count else _FIRST) * slot + skipped
+                other, begun = _U((turn - 1) % TURNS) * slot + skipped, _U(k) * slot + skipped
+                into = _U(0) if streamed else begun
                 pasted = range(max(start, top), min(stop, bottom) if right > left else 0)
                 if begin < stop and end > start:
                     erased = LineRange(p, depth, start, stop, across)
@@ -117,7 +125,7 @@ def mix(
                         beside = _U((y - start) * across + left)
                         _color(colors, source, other + beside, _U(right - left), target, into + beside)
                 if streamed:
-                    stream(band, flat, own, values)
+                    stream(band, flat, begun, values)
     if streamed:
         finish_streams()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,10 +46,9 @@ from mmload.render.kernel_arguments import (
     Records,
     RenderingSteps,
     Resizes,
-    written,
 )
 from mmload.render.level_kernels import run_operations
-from mmload.render.mixing_kernels import MIXES
+from mmload.render.mixing_kernels import MIXES, SLOTS, TURNS
 from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
 from mmload.render.torch_levels import run_program
 from mmload.render.torch_rendering import (
@@ -179,19 +179,19 @@ class Rendering:
         windows = copied(self._windows[samples])
         windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        own = out if plan.mixing is None else self._levels.reshape(out.shape)
-        paint, pixels = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out)), own[samples]
+        own = out if plan.mixing is None else self._levels.reshape(SLOTS, *out.shape[1:])[:TURNS]
+        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
         if self._operations is not None:
             images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
         crops = Crops(images, windows, self._fill, self._mode)
-        steps.of_samples.append(CROPS[pixels.dtype].prepare(crops, paint, steps.samples, pixels))
+        steps.of_samples.append(CROPS[own.dtype].prepare(crops, paint, samples.start, steps.samples, own))
         if plan.mixing is not None:
-            self._mix(steps, plan.mixing, own, samples.start, out)
+            self._mix(steps, plan.mixing, samples.start, out)
         steps.run(count, arrival, ends)
 
-    def _mix(self, steps: RenderingSteps, mixing: Mixing, levels: Pixels, first: int, out: Pixels) -> None:
+    def _mix(self, steps: RenderingSteps, mixing: Mixing, first: int, out: Pixels) -> None:
         """Adds the step that mixes the levels of a sample, counted from ``first`` on, with those of the one before."""
-        count = self.plan.count
+        count, levels = self.plan.count, self._levels.reshape(SLOTS, *out.shape[1:])
         shares = np.ones(count, np.float32) if mixing.share is None else np.ascontiguousarray(mixing.share)
         boxes = zeros((count, 4), np.int64) if mixing.boxes is None else np.ascontiguousarray(mixing.boxes)
         holes = holes_of(self.plan.holes, count, self.plan.source[0])
@@ -222,7 +222,7 @@ class Rendering:
             whole = crops._replace(windows=copied(windows))
             whole.windows["flips"] = 0
             paint = Paint(self._shift, self._scale, holes_of((), len(windows), plan.source[0]), False)
-            steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, steps.samples, levels))
+            steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, 0, steps.samples, levels))
             for name in ("index", "top", "left"):
                 windows[name] = 0
         _, channels, height, width = levels.shape
@@ -256,8 +256,8 @@ class Rendering:
 
     @lazy_property
     def _levels(self) -> Bytes:
-        """Levels of samples that are mixed when the batch is complete."""
-        return _POOL.array((math.prod(self.plan.shape),))
+        """Levels of samples that are about to be mixed."""
+        return _POOL.array((SLOTS * math.prod(self.plan.shape[1:]),))
 
     @lazy_property
     def _floats(self) -> Floats:
@@ -409,3 +409,31 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     for shrink in SHRINKS:
         allowed[least >= RESERVE * shrink] = shrink
     return allowed
+
+
+BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
+"""Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
+
+KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.uint8: np.dtype(np.uint8),
+    torch.float16: np.dtype(np.int16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
+
+
+def written(out: Tensor | Pixels) -> Pixels | None:
+    """Returns the output as a kernel writes it, or None if none does: its planes, [B, P, h, V].
+
+    Planes are channels, [B, C, h, w]; of channels_last one of all channels, [B, 1, h, w * C].
+    """
+    if isinstance(out, np.ndarray):
+        return out
+    if out.dtype not in KERNEL_DTYPES:
+        return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
+    if out.is_contiguous():
+        return bits.numpy()
+    lines = bits.permute(0, 2, 3, 1)
+    return lines.flatten(2)[:, None].numpy() if lines.is_contiguous() else None

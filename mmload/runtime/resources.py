@@ -12,12 +12,14 @@ import os
 import platform
 import re
 import resource
+import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -118,15 +120,12 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
     Raises:
         UsageError: if the system cannot start so many threads.
     """
-    import torch  # others ask for free memory only, and need none
-
     if (bound := binding()) is not None:
         warnings.warn(bound, stacklevel=4)
-    before, started = torch.get_num_threads(), threading.Barrier(size + 1)
+    (lower, restore), started = _intra_op(), threading.Barrier(size + 1)
 
     def settle() -> None:
-        torch.set_num_threads(1)
-        torch.get_num_threads()
+        lower()
         started.wait()
 
     try:
@@ -138,7 +137,24 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
             raise UsageError(f"{size} threads cannot be started here ({error}); use fewer") from error
         raise  # Ctrl-C
     finally:
-        torch.set_num_threads(before)
+        restore()
+
+
+def _intra_op() -> tuple[Callable[[], None], Callable[[], None]]:
+    """Returns what sets torch's intra-op parallelism to 1 in a new thread, and what restores the caller's.
+
+    Both do nothing in a program that has not loaded torch, as a build: what it may load torch for later, in a thread,
+    is the antialiased resize of one image, which has no such parallelism.
+    """
+    if "torch" not in sys.modules:
+        return (lambda: None), (lambda: None)
+    import torch
+
+    def lower() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()
+
+    return lower, partial(torch.set_num_threads, torch.get_num_threads())
 
 
 def in_threads(

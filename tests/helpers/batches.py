@@ -54,10 +54,11 @@ def detections(count: int, shape: Shape = (3, 40, 52), most: int = 5, **fields: 
 
 
 def by_parts(collate: Collate, batch: Batch, *firsts: int) -> Batch:
-    """A batch of which parts are rendered one by one, the last one first; each begins at one of these rows."""
+    """A batch that is rendered in parts, the last first unless samples are mixed; each begins at one of these rows."""
     prepared = collate.prepare(batch.replace(images=None), tuple(batch.images.shape[1:]))
     out = torch.empty(prepared.shape, dtype=prepared.dtype, memory_format=prepared.memory_format)
-    for first, stop in reversed(list(zip(firsts, (*firsts[1:], len(batch)), strict=True))):
+    parts = list(zip(firsts, (*firsts[1:], len(batch)), strict=True))
+    for first, stop in parts[:: -1 if prepared.rendering.plan.mixing is None else 1]:
         prepared.rendering.render_lines(first, ImageLines.of_batch(batch.images, np.arange(first, stop)), out)
     made: Batch = prepared.finish(out)
     return made
