@@ -43,8 +43,8 @@ Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
 
 
-def as_stored(batch: Batch) -> Batch:
-    """Returns the batch, in place of a collate."""
+def as_it_is(batch: Any) -> Any:
+    """Returns a batch, in place of a collate or of another form."""
     return batch
 
 
@@ -112,7 +112,7 @@ class BatchWorker:
     def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
         self._settings, self._split = settings, split
-        self._collate = as_stored if collate is None else collate
+        self._collate = as_it_is if collate is None else collate
         views = collates_of(collate)
         self._composer = collate.composer if isinstance(collate, Collate) else None
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
