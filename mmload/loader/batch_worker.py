@@ -28,7 +28,6 @@ from mmload.augment.mosaic import Tiles
 from mmload.augment.step import Draws, batch_of_epoch, seeds_of
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
-from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
 from mmload.records import box_fields
@@ -36,16 +35,16 @@ from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.rendering import KERNEL_DTYPES
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
-from mmload.store.dataset import View
-from mmload.store.row_numbers import Numbers, shown_rows
+from mmload.store.dataset import View, noting_rows
+from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
 
 
-def as_stored(batch: Batch) -> Batch:
-    """Returns the batch, in place of a collate."""
+def as_it_is(batch: Any) -> Any:
+    """Returns a batch, in place of a collate or of another form."""
     return batch
 
 
@@ -113,7 +112,7 @@ class BatchWorker:
     def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
         self._settings, self._split = settings, split
-        self._collate = as_stored if collate is None else collate
+        self._collate = as_it_is if collate is None else collate
         views = collates_of(collate)
         self._composer = collate.composer if isinstance(collate, Collate) else None
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
@@ -164,19 +163,14 @@ class BatchWorker:
         Raises:
             Exception: from reading or the collate, with a note that names the dataset and the rows.
         """
-        try:
-            rows = selection.rows
+        rows = selection.rows
+        with noting_rows("making a batch of", self._split, rows):
             seeds = seeds_of(self._settings.seed, epoch, rows, selection.occurrences)
             side = self._side_stream
             if side is not None and self._is_rendered_there:
                 return self._sent(side, rows, seeds, epoch)
             finish = self._begun(rows, seeds, epoch)
             return partial(self._finished_later, finish) if self._finish_in_training else self._send(finish())
-        except MmloadError:
-            raise
-        except Exception as error:
-            error.add_note(f"while making a batch of {self._split!r}: {shown_rows(selection.rows)}")
-            raise
 
     def _finished_later(self, finish: Delivery) -> BatchOrViews:
         """Finishes a batch and sends it, in the training thread."""

@@ -27,7 +27,7 @@ from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.errors import UsageError, choices, counted, did_you_mean, shown
 from mmload.lazy import lazy_property
-from mmload.loader.batch_worker import BatchSettings, BatchWorker, LoadingStatistics
+from mmload.loader.batch_worker import BatchSettings, BatchWorker, LoadingStatistics, as_it_is
 from mmload.loader.epoch_iterator import (
     BatchRows,
     Counts,
@@ -283,16 +283,10 @@ def _void_masks(sizes: Numbers) -> OwnMasks:
 
 def _extreme_sizes(view: View) -> Numbers:
     """Returns the sizes of the lowest, narrowest, highest and widest images; a step that fails, fails for one."""
-    rows = np.arange(len(view)) if view.chosen is None else view.chosen
-    located = view.rows.reader.field("images").located(rows)
+    located = view.rows.reader.field("images").located(view.ids(np.arange(len(view))))
     sizes = sizes_of(located)
     extreme: Numbers = sizes[[*sizes.argmin(0), *sizes.argmax(0)]]
     return extreme
-
-
-def as_it_is(batch: Any) -> Any:
-    """Returns a batch, in place of another form of it."""
-    return batch
 
 
 def resolve_returns(
@@ -339,9 +333,11 @@ def rendering_device(collate: object, device: torch.device, tier: str) -> torch.
         ValueError: if samples are composed, and rows are to stay on a device.
     """
     step = collate.joining_step if isinstance(collate, Collate) else ""
-    if step and tier == "device":
+    if not step:
+        return device
+    if tier == "device":
         raise ValueError(f"tier={tier!r}, but {step} is rendered on a CPU; leave tier out")
-    return torch.device("cpu") if step else device
+    return torch.device("cpu")
 
 
 class Loader:

@@ -113,8 +113,7 @@ class SamplerOrder:
         set_epoch = getattr(self._source, "set_epoch", None)
         if set_epoch is None:
             return
-        current = getattr(self._source, "epoch", None)
-        if current is not None and current != _EPOCHS_SET.get(self._source, 0):
+        if getattr(self._source, "epoch", None) not in (None, _EPOCHS_SET.get(self._source, 0)):
             self._user_sets_epoch = True
         if not self._user_sets_epoch:
             set_epoch(epoch)

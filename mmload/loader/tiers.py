@@ -218,8 +218,11 @@ def _decoder_of_thread(library: CDLL) -> TurboDecoder:
     return found
 
 
-def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> tuple[Places, StoredRows]:
-    """Locates rows of images, int64 [B], and describes the lines that they hold; of variable size, those needed.
+ALL_LINES = np.array([(0, 2**31 - 1, 1)], NEEDED)
+
+
+def locate_rows(field: Rows, numbers: Numbers, needed: Places) -> tuple[Places, StoredRows]:
+    """Locates rows of images, int64 [B], and describes the lines that they hold; of variable size, those needed [B].
 
     Returns:
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
@@ -234,12 +237,8 @@ def locate_rows(field: Rows, numbers: Numbers, needed: Places | None = None) -> 
         return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
     places, jpeg = np.array([(0, 0, 0, 0, 0, LINES, 1)], PLACE).repeat(count), located["encoding"] == JPEG
     places["height"], places["width"] = located["height"], located["width"]
-    if needed is None:
-        needed = np.array([(0, 0, 1)], NEEDED).repeat(count)
-        needed["stop"] = located["height"]
-    else:
-        needed = needed.copy()
-        np.minimum(needed["stop"], places["height"], out=needed["stop"])
+    needed = needed.copy()
+    np.minimum(needed["stop"], places["height"], out=needed["stop"])
     places["first"], places["count"] = needed["first"], needed["stop"] - needed["first"]
     line = np.where(jpeg, 0, places["width"] * field.spec.channels)
     located["offset"] += needed["first"] * line
@@ -309,12 +308,14 @@ class HostTier(Tier):
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
             StoreError: if a file cannot be read.
         """
+        if needed is None:
+            needed = ALL_LINES.repeat(len(rows))
         if self._map is None:
             yield from self._read(*locate_rows(self.rows, rows, needed))
             return
         for first in range(0, len(rows), self._map.most_rows):
             some = slice(first, first + self._map.most_rows)
-            places, stored = locate_rows(self.rows, rows[some], None if needed is None else needed[some])
+            places, stored = locate_rows(self.rows, rows[some], needed[some])
             prepared, stored = self._prepared(self._map, places, stored)
             for group in self._groups(stored, at_once):
                 yield stored.part(group)

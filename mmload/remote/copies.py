@@ -237,7 +237,7 @@ def pull(
             if here is not None:
                 _add_files(work, place, here, manifest, lacking)
             else:
-                if place.exists():
+                with suppress(FileNotFoundError):
                     place.rmdir()  # it is empty
                 work.rename(place)
                 sync_folder(place.parent)
@@ -254,7 +254,7 @@ def _dataset_at(place: Path, kept: set[str]) -> Manifest | None:
     if not os.path.lexists(place) or (place.is_dir() and not any(place.iterdir())):
         return None
     here = read(place) if (place / FILE_NAME).is_file() else None
-    if here is None or here.contents not in kept:
+    if _contents(here) not in kept:
         raise UsageError(f"{place} exists and is not this dataset, nor an earlier version of it; choose another place")
     return here
 

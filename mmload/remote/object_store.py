@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from itertools import islice
@@ -127,10 +128,8 @@ class Objects:
         Raises:
             RemoteError: if it cannot be removed.
         """
-        try:
+        with suppress(RemoteMissingError):
             self._tried(name, "remove", lambda store, key: _obstore().delete(store, key))
-        except RemoteMissingError:
-            return
 
     def listed(self) -> list[Found]:
         """Lists the objects in the store's order.

@@ -12,7 +12,7 @@ the samples' random draws, so a row of a subset is augmented as it is without th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -274,18 +274,13 @@ class Split:
         from mmload.batch import make_batch, make_variable_size_batch  # tensordict: to open a dataset does not need it
 
         numbers = row_numbers(rows, len(self), self._name_in_messages)
-        try:
+        with noting_rows("reading", self, numbers):
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
                 return make_batch(fields, len(numbers), ids=torch.from_numpy(numbers))
             others = [name for name in self.fields if name not in fields]
             own = {name: list(map(torch.from_numpy, self.reader.rows(name, numbers))) for name in others}
             return make_variable_size_batch(fields, own, torch.from_numpy(numbers))
-        except MmloadError:
-            raise
-        except Exception as error:  # such as MemoryError; a DataLoader reports the notes of its workers' errors
-            error.add_note(f"while reading {self!r}: {shown_rows(numbers)}")
-            raise
 
     def check_files(self) -> None:
         """Checks that no file that was opened has changed: one ``stat`` each.
@@ -396,6 +391,21 @@ class Split:
 
 
 Dataset.split_type = Split
+
+
+@contextmanager
+def noting_rows(doing: str, split: object, rows: Numbers) -> Iterator[None]:
+    """Adds what was done with which rows to an error that is not mmload's own, such as a MemoryError.
+
+    A DataLoader reports the notes of its workers' errors.
+    """
+    try:
+        yield
+    except MmloadError:
+        raise
+    except Exception as error:
+        error.add_note(f"while {doing} {split!r}: {shown_rows(rows)}")
+        raise
 
 
 @dataclass(frozen=True)
@@ -632,11 +642,11 @@ def members_of(reader: RowReader, record: SplitRecord, field: str, index: int) -
     """Returns the rows of a class, ascending: those with its index, a share of it in a vector, or a box of it."""
     found = [np.empty(0, np.int64)]
     for rows in row_blocks(record.rows):
-        values = labels_of(reader, record, rows) if field == "labels" else reader.array(field, rows)
-        if field == "targets" and values.ndim == 2:
-            is_member = values[:, index] > 0
+        if field == "labels":
+            is_member = (labels_of(reader, record, rows) == index).any(1)
         else:
-            is_member = (values.reshape(len(rows), -1) == index).any(1)
+            targets = reader.array(field, rows)
+            is_member = targets[:, index] > 0 if targets.ndim == 2 else targets == index
         found.append(rows[is_member])
     return np.concatenate(found)
 

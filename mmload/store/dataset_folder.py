@@ -523,22 +523,24 @@ class RowMap(MappedRows):
         is_small = 1 < unit < pages.SMALL_RANGE and int(sizes.sum()) <= free_memory()
         self._needs_reads = [pages.needs_reads(file.handle) for file in files]
         counts = -(-sizes // pages.SEGMENT_BYTES)
-        self.ranges = pages.FileRanges(
-            firsts=firsts,
-            ends=firsts + sizes,
-            known=np.zeros(int(counts.sum()) if is_small else 0, np.uint8),
-            segments=np.cumsum(counts) - counts,
-            looks=not is_small and _tells_residency(files[0].path),
-            reads=any(self._needs_reads),
-            handles=np.array([file.handle for file in files], np.int64),
-        )
-        self._evictions = pages.EvictionPolicy(int(sizes.sum()) // ranks)
+        known, looks = np.zeros(int(counts.sum()), np.uint8), False
         if not is_small:  # else a fault reads what lies around it, which then is of use
+            known, looks = np.zeros(0, np.uint8), _tells_residency(files[0].path)
             for first, size in zip(firsts.tolist(), sizes.tolist(), strict=True):
                 pages.advise(self.memory.ctypes.data + first, size, pages.RANDOM)
             for file, reads in zip(files, self._needs_reads, strict=True):
                 if reads:  # else it reads up to 1.8 times the requested bytes
                     os.posix_fadvise(file.handle, 0, 0, os.POSIX_FADV_RANDOM)
+        self.ranges = pages.FileRanges(
+            firsts=firsts,
+            ends=firsts + sizes,
+            known=known,
+            segments=np.cumsum(counts) - counts,
+            looks=looks,
+            reads=any(self._needs_reads),
+            handles=np.array([file.handle for file in files], np.int64),
+        )
+        self._evictions = pages.EvictionPolicy(int(sizes.sum()) // ranks)
 
     def populate(self) -> str:
         """Reads all files into memory, in order; what does not fit into free memory is not read: it would evict itself.

@@ -574,12 +574,17 @@ def how_to_go_on(folder: Path) -> str | None:
 
 def _command(staging: Path, out: Path) -> str:
     """Returns the command of the build, as far as the plan records it."""
-    command = _mapping(_mapping(_parsed(staging / PLAN_NAME)).get(COMMAND))
-    words, folder = command.get("words"), command.get("folder")
-    if isinstance(words, list) and all(isinstance(word, str) for word in words) and isinstance(folder, str):
-        line = shlex.join(["mmload", *words])
-        return line if os.path.abspath("") == folder else f"cd {shlex.quote(folder)} && {line}"
-    return f"mmload build KIND ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"
+    try:
+        command = msgspec.convert(_mapping(_parsed(staging / PLAN_NAME)).get(COMMAND), _Command)
+    except msgspec.ValidationError:
+        return f"mmload build KIND ROOT {shlex.quote(str(out))}, with the recipe that it was begun with"
+    line = shlex.join(["mmload", *command.words])
+    return line if os.path.abspath("") == command.folder else f"cd {shlex.quote(command.folder)} && {line}"
+
+
+class _Command(msgspec.Struct):
+    words: list[str]
+    folder: str
 
 
 def _parsed(file: Path) -> Any:

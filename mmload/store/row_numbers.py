@@ -57,11 +57,9 @@ def row_numbers(rows: object, count: int, what: str) -> Numbers:
         return np.flatnonzero(numbers)
     if numbers.dtype.kind not in "iu":
         raise TypeError(f"rows of {what} are {numbers.dtype}; give integers, or a mask of booleans")
-    if not len(numbers):
-        return np.empty(0, np.int64)
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < -count or high >= count:
-        raise IndexError(f"row {low if low < -count else high} does not exist: {what} has {counted(count, 'row')}")
+    strange = numbers[(numbers < -count) | (numbers >= count)]
+    if len(strange):
+        raise IndexError(f"row {strange[0]} does not exist: {what} has {counted(count, 'row')}")
     wide = numbers.astype(np.int64)  # a copy: the caller may change the original
     wide[wide < 0] += count
     return wide

@@ -119,9 +119,9 @@ def version_file(dataset: object, version: int, current: Manifest) -> str:
     Raises:
         StoreError: if the dataset has no such version.
     """
-    numbers = [each.number for each in current.versions] or [current.version]
+    numbers = {current.version, *(each.number for each in current.versions)}
     if version not in numbers:
-        raise StoreError(f"{dataset} has no version {version}; it has {', '.join(map(str, numbers))}")
+        raise StoreError(f"{dataset} has no version {version}; it has {', '.join(map(str, sorted(numbers)))}")
     return f"{VERSIONS}/{version}.json"
 
 

@@ -14,7 +14,7 @@ from written_datasets import of_tensors
 
 from mmload.augment import CenterCrop
 from mmload.loader import Loader
-from mmload.loader.tiers import copy_ranges, locate_rows, split_by_size
+from mmload.loader.tiers import ALL_LINES, copy_ranges, locate_rows, split_by_size
 from mmload.remote.opening import open as open_dataset
 from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
 from mmload.runtime.resident_pages import can_populate
@@ -45,7 +45,7 @@ def test_a_fixed_size_row_begins_at_its_number_times_its_bytes(tmp_path: Path) -
     images = torch.zeros(9, 3, 8, 6, dtype=torch.uint8)
     field = open_dataset(of_tensors(tmp_path, {"train": {"images": images}}))["train"].reader.field("images")
     rows = np.array([8, 0, 3])
-    located, stored = locate_rows(field, rows)
+    located, stored = locate_rows(field, rows, ALL_LINES.repeat(3))
     first_rows = np.array([field.located(np.array([row]))["offset"][0] for row in rows])
     assert np.array_equal(located["offset"], first_rows)
     assert (located["bytes"] == 3 * 8 * 6).all()
@@ -57,7 +57,7 @@ def test_of_variable_size_rows_of_pixels_the_needed_lines_are_located(tmp_path: 
     path = variable_dataset(tmp_path / "data", some_images([(10, 7), (20, 5)]), encoding="mixed")
     field = open_dataset(path)["train"].reader.field("images")
     rows, needed = np.array([0, 1]), np.array([(2, 90, 1), (4, 9, 2)], NEEDED)
-    whole, _ = locate_rows(field, rows)
+    whole, _ = locate_rows(field, rows, ALL_LINES.repeat(2))
     located, stored = locate_rows(field, rows, needed)
     assert located["offset"][0] == whole["offset"][0] + 2 * 7 * 3
     assert located["bytes"][0] == 8 * 7 * 3
