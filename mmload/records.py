@@ -142,14 +142,13 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.encoding == LIST:
             if self.shape[:1] != (VARIABLE,) or self.dtype == "bfloat16":
                 raise ValueError(f"{self.dtype} {self.shape!r:.80} is no list: its shape begins with {VARIABLE}")
-            return
-        if self.encoding not in ENCODINGS:
+        elif self.encoding not in ENCODINGS:
             raise ValueError(f"encoding is {self.encoding!r:.80}, expected one of {', '.join(ENCODINGS)}")
-        if self.shape[-2:] != (VARIABLE, VARIABLE) or len(fixed) > 1 or self.dtype != "uint8":
+        elif self.shape[-2:] != (VARIABLE, VARIABLE) or len(fixed) > 1 or self.dtype != "uint8":
             raise ValueError(
                 f"{self.dtype} {self.shape!r:.80} with encoding {self.encoding} is not a variable-size image or mask"
             )
-        if self.encoding != "raw" and fixed not in ((1,), (3,)):
+        elif self.encoding != "raw" and fixed not in ((1,), (3,)):
             raise ValueError(f"shape is {self.shape!r:.80}, a JPEG has 1 or 3 channels")
 
     def __str__(self) -> str:
@@ -160,7 +159,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def variable_size(self) -> bool:
         """Whether each row has its own height and width."""
-        return self.encoding is not None and self.encoding != LIST
+        return self.encoding in ENCODINGS
 
     @property
     def is_list(self) -> bool:
@@ -188,8 +187,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Dtype of torch."""
         import torch
 
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]  # the name of one of its dtypes
 
     @property
     def array_dtype(self) -> str:

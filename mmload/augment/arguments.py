@@ -87,12 +87,12 @@ def numbers(
 
 def integers(name: str, values: object, counts: Container[int], *, least: int, greatest: int, expected: str) -> Any:
     """Checks one integer, or as many as one of ``counts``, from ``least`` to ``greatest``, and returns a tuple."""
-    return _several(name, values, _listed(values), counts, partial(integer, least=least, greatest=greatest), expected)
+    return _several(name, values, listed(values), counts, partial(integer, least=least, greatest=greatest), expected)
 
 
 def per_channel(name: str, values: object) -> tuple[float, ...]:
     """Checks one number, or one per channel, and returns them as a tuple."""
-    items = _listed(values)
+    items = listed(values)
     return _several(name, values, items, range(1, len(items) + 1), number, "a finite number, or one per channel")
 
 
@@ -202,7 +202,7 @@ def elements(values: object) -> tuple[Any, ...] | None:
     return None
 
 
-def _listed(values: object) -> tuple[Any, ...]:
+def listed(values: object) -> tuple[Any, ...]:
     """Returns the elements of a sequence, or anything else as a tuple of one."""
     items = elements(values)
     return (values,) if items is None else items

@@ -134,8 +134,8 @@ class RandomShortestSize(PlacedStep):
         """Draws one of the sizes per sample."""
         height, width = plan.frame
         (chosen,) = draws.integers((0, len(self.min_size) - 1))
-        if isinstance(height, int) and isinstance(width, int):
-            canvas = self.canvas(height, width)
+        if not plan.is_variable_size:
+            canvas = self.canvas(plan.height, plan.width)
         elif self.max_size is None:
             raise ValueError(
                 "max_size is None, but the images are variable-size; give max_size, which sets the size of the canvas"

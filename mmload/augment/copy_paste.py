@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import chance
-from mmload.augment.boxes import BoxRule, padded
+from mmload.augment.boxes import BoxRule, names_per_box, padded
 from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, following_fields, whole_numbers, with_following
 from mmload.batch import Batch, Fields, fields_of
 from mmload.lazy import lazy_property
@@ -134,10 +134,8 @@ class CopyPaste(AfterStep):
 
 def _names(fields: Mapping[str, Tensor]) -> list[str]:
     """Returns the names of the fields of objects."""
-    most = fields["boxes"].shape[1]
-    per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
     segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
-    return ["boxes", "counts", *per_box, *segments]
+    return ["boxes", "counts", *names_per_box(fields), *segments]
 
 
 class _Objects:
@@ -240,5 +238,6 @@ def _padded(images: list[Fields], before: Fields) -> Fields:
     made: Fields = {"counts": np.array([len(fields["boxes"]) for fields in images], np.int64)}
     for name in images[0] if images else ():
         rows = padded([fields[name] for fields in images], PADDING.get(name, 0))
-        made[name] = rows.astype(before[name].dtype, copy=False) if name in before else rows
+        stored: Array = before.get(name, rows)
+        made[name] = rows.astype(stored.dtype, copy=False)
     return made

@@ -231,20 +231,19 @@ class PerSample(AfterStep):
     def _name(self) -> str:
         return type(self.module).__name__
 
-    def _stacked(self, what: str, parts: Sequence[object]) -> Tensor:
+    def _stacked(self, what: str, parts: Sequence[Any]) -> Tensor:
         """Stacks equal parts."""
-        tensors = [part for part in parts if isinstance(part, Tensor)]
-        if len(tensors) < len(parts):
-            odd = next(part for part in parts if not isinstance(part, Tensor))
-            raise TypeError(f"{self._name} gave {type(odd).__name__} for {what}, expected a tensor")
-        kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+        for part in parts:
+            if not isinstance(part, Tensor):
+                raise TypeError(f"{self._name} gave {type(part).__name__} for {what}, expected a tensor")
+        kinds = {(tuple(part.shape), part.dtype) for part in parts}
         if len(kinds) > 1:
             (first, kind), (second, other) = sorted(kinds, key=str)[:2]
             raise ValueError(
                 f"{self._name} made {first} {kind} of one sample and {second} {other} of another: a batch has one size "
                 "and one dtype; let a crop or a resize end it, in a v2.Compose"
             )
-        return torch.stack(tensors)
+        return torch.stack(list(parts))
 
 
 def _seed(key: int, device: torch.device) -> None:

@@ -5,7 +5,8 @@ It is what lets a :class:`~mmload.augment.collate.Collate` be the ``collate_fn``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmload.batch import Batch, lazy_rows, make_batch
-from mmload.errors import counted, shown
+from mmload.errors import shown
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.random_words import Numbers
 
@@ -134,11 +135,8 @@ def given_samples(given: Any) -> Given:
         raise ValueError("images are missing, expected [B, C, H, W]")
     if images.dim() != 4:
         raise ValueError(f"images are of the shape {tuple(images.shape)}, expected [B, C, H, W]")
-    if len(images) != batch.batch_size[0]:
-        raise ValueError(
-            f"got {counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}; "
-            "give one per sample"
-        )
+    if batch.batch_size != images.shape[:1]:
+        raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
     return Given.of_one_size(batch, images)
 
 
@@ -229,25 +227,34 @@ def _of_samples(given: Sequence[Any]) -> Given:
             raise ValueError(
                 f"a sample has {', '.join(sample)}, and the first has {', '.join(samples[0])}: give all the same"
             )
-    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
-    images = [_images_of(image, 3) for image in columns.pop("images")]
-    masks = [torch.as_tensor(mask) for mask in columns.pop("masks", ())]
+    columns = {name: [_TENSORS[name](sample[name]) for sample in samples] for name in samples[0]}
+    images, masks = columns.pop("images"), columns.pop("masks", [])
     fields: dict[str, Tensor] = {}
     if "targets" in columns:
-        fields["targets"] = torch.stack([torch.as_tensor(target) for target in columns["targets"]])
+        fields["targets"] = torch.stack(columns["targets"])
     if "boxes" in columns:
-        boxes = [torch.as_tensor(one, dtype=torch.float32).reshape(-1, 4) for one in columns["boxes"]]
-        labels = [torch.as_tensor(one, dtype=torch.int64).reshape(-1) for one in columns["labels"]]
+        boxes, labels = columns["boxes"], columns["labels"]
         for around, kinds in zip(boxes, labels, strict=True):
             if len(around) != len(kinds):
                 raise ValueError(f"a sample has {len(around)} boxes and {len(kinds)} labels: give one for each")
         fields["boxes"] = pad_sequence(boxes, batch_first=True)
         fields["labels"] = pad_sequence(labels, batch_first=True, padding_value=-1)
-        fields["counts"] = torch.tensor([len(one) for one in boxes], device="cpu")
+        fields["counts"] = torch.tensor(list(map(len, boxes)), device="cpu")
     if len({image.shape for image in images}) > 1:
         return _of_sizes(make_batch(fields, len(samples)), images, masks)
-    fields |= {"masks": torch.stack(masks)} if masks else {}
+    if masks:
+        fields["masks"] = torch.stack(masks)
     return Given.of_one_size(make_batch(fields, len(samples)), torch.stack(images))
+
+
+_TENSORS: Mapping[str, Callable[[Any], Tensor]] = {
+    "images": partial(_images_of, dimensions=3),
+    "targets": torch.as_tensor,
+    "boxes": lambda boxes: torch.as_tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+    "labels": lambda labels: torch.as_tensor(labels, dtype=torch.int64).reshape(-1),
+    "masks": torch.as_tensor,
+}
+"""Fields -> what makes a tensor of the one that a sample has."""
 
 
 def _fields_of(sample: Any) -> dict[str, Any]:
@@ -267,13 +274,17 @@ def _fields_of(sample: Any) -> dict[str, Any]:
 def _named(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of a dict by the names of a batch's fields."""
     found: dict[str, Any] = {}
+    fields = {**_FIELDS, "labels": "labels"} if "boxes" in sample else _FIELDS
     for name, value in sample.items():
-        field = "labels" if name == "labels" and "boxes" in sample else _FIELDS.get(name)
+        field = fields.get(name)
         if field is None:
             raise ValueError(f"a sample has {name!r}, which is no field of a batch; leave it out, or build a dataset")
         if field in found:
             raise ValueError(f"a sample has two entries for {field}: {', '.join(map(repr, sample))}")
         found[field] = value
-    if "boxes" in found and "labels" not in found:
-        raise ValueError("a sample has 'boxes' without 'labels'")
+    needed = {"images", "labels"} if "boxes" in found else {"images"}
+    if missing := needed - found.keys():
+        raise ValueError(
+            f"a sample has no {min(missing)}, but {', '.join(map(repr, sample))}: give 'image', and 'labels' to 'boxes'"
+        )
     return found

@@ -353,11 +353,12 @@ class Mosaic(DeclaredStep):
             ids: returns the row at each of these places, int64 [B].
         """
         active = self.stop_epoch is None or draws.epoch("stop_epoch") < self.stop_epoch
+        p, mixup = (self.p, self.mixup) if active else (0.0, 0.0)
         rows, composed, blended = [], [], []
-        for layer in range(2 if active and self.mixup else 1):
+        for layer in range(2 if mixup else 1):
             own_draws = draws.branch(layer)
-            composed.append(own_draws.chance(self.p if active else 0.0))
-            blended.append(own_draws.chance(self.mixup))
+            composed.append(own_draws.chance(p))
+            blended.append(own_draws.chance(mixup))
             rows.append([ids(places) for places in own_draws.integers(*[(0, total - 1)] * self.tiles)])
         rows[0][-1] = own
         return listed_tiles(rows, composed, blended)

@@ -316,11 +316,10 @@ class AutoAugment(_Policy):
 @cache
 def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Doubles]:
     """Returns the changes of a policy's pairs, bins of their magnitudes, and their probabilities: [25, 2] each."""
-    names, pairs = [change.name for change in AUTO_AUGMENT], POLICIES[policy]
-    which = np.array([[names.index(name) for name, _, _ in pair] for pair in pairs], np.int64)
-    bins = np.array([[place or 0 for _, _, place in pair] for pair in pairs], np.int64)
-    shares = np.array([[share for _, share, _ in pair] for pair in pairs], np.float32)
-    return which, bins, shares.astype(np.float64)
+    names, table = [change.name for change in AUTO_AUGMENT], np.array(POLICIES[policy], object)
+    which = np.vectorize(names.index, [np.int64])(table[..., 0])
+    bins = np.vectorize(lambda place: place or 0, [np.int64])(table[..., 2])
+    return which, bins, table[..., 1].astype(np.float32).astype(np.float64)
 
 
 class AugMix(_Policy):

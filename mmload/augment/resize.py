@@ -17,9 +17,9 @@ from mmload.augment.arguments import (
     LONGEST_SIDE,
     argument_error,
     check_ascending,
-    elements,
     flag,
     integer,
+    listed,
     mode_of,
     pair,
     ratios,
@@ -160,7 +160,7 @@ class Resize(ResizingStep):
             self.size = size
         elif size is not None:
             sides = pair(size)
-            self.size = sides[0] if len(elements(size) or (size,)) == 1 else sides
+            self.size = sides[0] if len(listed(size)) == 1 else sides
         self.max_size = None if max_size is None else self._longest(max_size)
 
     def _longest(self, max_size: object) -> int:

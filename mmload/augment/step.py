@@ -346,12 +346,9 @@ def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -
 
 def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
     """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
-    stored, changed = fields_of(batch), {}
-    for name, value in fields.items():
-        if value is not before.get(name):
-            changed[name] = torch.from_numpy(value)
-            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
-                changed[name] = changed[name].bfloat16()
+    halves = {name for name, value in fields_of(batch).items() if value.dtype == torch.bfloat16 and name != "targets"}
+    changed = {name: torch.from_numpy(value) for name, value in fields.items() if value is not before.get(name)}
+    changed |= {name: changed[name].bfloat16() for name in halves & changed.keys()}  # soft targets are float32
     if "image_sizes" in before.keys() - fields.keys():
         batch = batch.replace(image_sizes=None)
     elif "image_sizes" in changed:
@@ -491,7 +488,7 @@ class Draws:
 
         An end is one number for all samples, or int64 [B].
         """
-        if not any(isinstance(end, np.ndarray) for ends in ranges for end in ends):
+        if not any(isinstance(end, np.ndarray) for end in itertools.chain(*ranges)):
             first = self._taken(len(ranges))
             return drawn_integers(as_words(self.seeds), self._step, first, ranges)  # type: ignore[arg-type]  # numbers
         uniform = self.uniform(len(ranges))
@@ -506,7 +503,7 @@ class Draws:
     def weighted(self, shares: Sequence[float]) -> Numbers:
         """Draws once per sample, int64 [B]: ``k`` with the probability ``shares[k]``, which sum to 1."""
         uniform, ends = self.uniform(1)[:, 0], np.array(list(itertools.accumulate(shares)), np.float32).tolist()
-        last = max(place for place, share in enumerate(shares) if share > 0)  # sums are rounded
+        last = np.flatnonzero(shares)[-1]  # sums are rounded
         chosen: Numbers = np.minimum(sum((uniform >= end).astype(np.int64) for end in ends), last)
         return chosen
 

@@ -54,7 +54,7 @@ class WarpingStep(LevelStep):
         if self.fill is None:
             return
         check_fill(self.fill, plan.source[0], plan.peak)
-        if plan.peak == 1 and not all(0 <= one <= 1 for one in self.fill):
+        if plan.peak == 1 and not 0 <= min(self.fill) <= max(self.fill) <= 1:
             got = ", ".join(f"{one:g}" for one in self.fill)
             raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
 

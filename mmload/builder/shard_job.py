@@ -325,10 +325,9 @@ class ChunkAssembly:
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
-            array = sample.fields.get(name)
-            fits = array is not None and array.dtype == spec.array_dtype and array.ndim == len(spec.shape)
-            own = slice(1, None) if spec.is_list else slice(len(spec.fixed_shape))
-            if array is None or not fits or array.shape[own] != spec.fixed_shape:
+            array, own = sample.fields.get(name), slice(1, None) if spec.is_list else slice(len(spec.fixed_shape))
+            got = None if array is None else (array.dtype, array.ndim, array.shape[own])
+            if got != (spec.array_dtype, len(spec.shape), spec.fixed_shape):
                 raise _misfit(sample, name, spec)
 
     def _add_image(self, sample: Sample, image: Pixels) -> dict[str, Any]:

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import pairwise
-from operator import add
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -60,6 +59,9 @@ from mmload.store.variable_rows import Bytes, VariableRows
 
 if TYPE_CHECKING:
     from mmload.records import FieldValue
+
+Pixels = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +113,7 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def add(self, other: Statistics) -> None:
         """Adds the statistics of the rows that follow."""
-        self.sums = [*map(add, self.sums, other.sums)] or self.sums or other.sums
-        self.squares = [*map(add, self.squares, other.squares)] or self.squares or other.squares
+        self.sums, self.squares = _added(self.sums, other.sums), _added(self.squares, other.squares)
         self.pixels += other.pixels
         self.class_counts = dict(Counter(self.class_counts) + Counter(other.class_counts))
         self.losses = dict(Counter(self.losses) + Counter(other.losses))
@@ -120,14 +121,13 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @staticmethod
     def of_rows(origins: Sequence[SampleOrigin], targets: Iterable[int]) -> Statistics:
         """Returns the statistics of rows with these origins and classes."""
-        summed = [origin for origin in origins if origin.sums]
         losses = Counter[str]()
         for origin in origins:
             losses.update(origin.losses)
         return Statistics(
-            sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
-            squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
-            pixels=sum(origin.pixels for origin in summed),
+            sums=_added(*(origin.sums for origin in origins)),
+            squares=_added(*(origin.squares for origin in origins)),
+            pixels=sum(origin.pixels for origin in origins),
             class_counts=dict(Counter(targets)),
             losses=dict(losses),
         )
@@ -144,6 +144,11 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "mean": tuple(total / self.pixels / 255 for total, _ in pairs),
             "std": tuple(float(value**0.5) / self.pixels / 255 for value in spread),
         }
+
+
+def _added(*channels: Sequence[int]) -> list[int]:
+    """Returns the sum of each channel; some may have none."""
+    return [*map(sum, zip_longest(*channels, fillvalue=0))]
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -544,9 +549,6 @@ def skipped_in(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator
 # Compiled loops. Integer sums do not depend on the order of addition, so the statistics of a dataset do not depend on
 # threads or shards.
 
-
-Pixels = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 _BLOCK = 65_536
 """Pixels per block: 65,536 x 255^2 < 2^32, so 32-bit integers suffice, of which a SIMD instruction handles the most."""

@@ -440,17 +440,18 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     """
     check_no_url(out, "a build writes here; copy the dataset with mmload push afterwards")
     target = Path(os.path.realpath(out))
-    source = None if isinstance(root, Location) else Path(os.path.realpath(root))
-    advice = "choose a place apart from the source"
-    if source is not None and is_within(source, target):
-        what = "is" if is_same(source, target) else "lies in"
-        raise UsageError(f"the source {root} {what} {target}, where the build would write; {advice}")
-    if source is not None and kind != "python" and is_within(target, source):
-        raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
     for folder in target.parents:
         with suppress(OSError), open(folder / FILE_NAME, "rb", opener=open_regular) as manifest:
             if FORMAT.encode() in manifest.read(_FIRST_BYTES):
                 raise UsageError(f"OUT {out} lies in the dataset {folder}; choose a place beside it")
+    if isinstance(root, Location):
+        return
+    source, advice = Path(os.path.realpath(root)), "choose a place apart from the source"
+    if is_within(source, target):
+        what = "is" if is_same(source, target) else "lies in"
+        raise UsageError(f"the source {root} {what} {target}, where the build would write; {advice}")
+    if kind != "python" and is_within(target, source):
+        raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 
 
 def source_of(out: Path) -> Path | Location:

@@ -156,7 +156,8 @@ def _classes(classes: list[dict[str, Any]]) -> list[str]:
     """Returns the first classes with their rows, and how unequal all of them are."""
     counts = [one["rows"] or 0 for one in classes]
     rows_known = any(counts)  # boxes and masks have classes of which no row is counted
-    shown = [one["name"] + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
+    first = zip(classes[:_CLASSES], counts, strict=False)
+    shown = [f"{one['name']} {count:,}" if rows_known else one["name"] for one, count in first]
     more = f", ... ({len(classes) - _CLASSES:,} more; all with --json)" if len(classes) > _CLASSES else ""
     fewest, most = min(counts, default=0), max(counts, default=0)
     size = counted(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"

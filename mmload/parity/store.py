@@ -17,8 +17,8 @@ from torch import Tensor
 from torchvision.datasets.folder import find_classes
 
 from mmload.errors import SampleError, SourceError, StoreError, counted
-from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
-from mmload.parity.report import Tally, Verdict, apart
+from mmload.parity.reference import Reference, ReferenceMaker, is_jpeg, jpeg_expected
+from mmload.parity.report import Tally, Verdict, apart, unreported
 from mmload.records import Progress
 from mmload.runtime.files import read_regular
 from mmload.runtime.random_words import permuted
@@ -59,7 +59,7 @@ def check_rows(
     rows: int | None,
     seed: int,
     threads: int | None = None,
-    progress: Callable[[str], Progress] | None = None,
+    progress: Callable[[str], Progress] = unreported,
 ) -> list[Verdict]:
     """Compares pixels and other fields of some rows, or all, with their samples, decoded again.
 
@@ -69,8 +69,7 @@ def check_rows(
     """
     chosen = _chosen(source, found, rows, seed)
     references = ReferenceMaker(source, recipe)
-    what = f"comparing rows of {split.name} with the photographs, decoded again"
-    report = None if progress is None else progress(what)
+    report = progress(f"comparing rows of {split.name} with the photographs, decoded again")
     compared = in_threads(chosen, partial(_compare_row, split, references, found, recipe), threads)
     return _verdicts(split.name, compared, len(chosen), report)
 
@@ -209,14 +208,13 @@ class _RowDifferences:
     differences: tuple[tuple[str, float, float], ...] = ()
 
 
-def _verdicts(part: str, compared: Iterable[_RowDifferences], rows: int, progress: Progress | None) -> list[Verdict]:
+def _verdicts(part: str, compared: Iterable[_RowDifferences], rows: int, progress: Progress) -> list[Verdict]:
     """Returns a verdict per kind of file and per field, for unreadable samples, and a note per difference by design."""
     tallies: dict[str, Tally] = {}
     by_design: Counter[str] = Counter()
     unread = []
     for done, row in enumerate(compared, 1):
-        if progress is not None:
-            progress(done, rows)
+        progress(done, rows)
         if row.unread:
             unread.append(row.unread)
         if row.by_design:
@@ -247,13 +245,12 @@ def _compare_row(
     differences, by_design = _field_differences(stored, reference), reference.differs
     mine, right = stored.get("images"), reference.images
     if mine is not None and right is not None:
-        jpeg = jpeg_expected(split, row, reference, recipe["store"])
-        name, right = f"{_PIXELS} {reference.kind}", right if jpeg is None else jpeg
-        off = apart(mine, right)
-        limit, difference = 0.0, float(off.max())
+        name = f"{_PIXELS} {reference.kind}"
+        if is_jpeg(split, row):
+            name, right = f"{name}, stored as JPEG", jpeg_expected(split, row, right, reference.path, recipe["store"])
         if mine.shape != right.shape:
             text += f" has {list(mine.shape)}, the recipe gives {list(right.shape)}"
-        differences.append((name + ", stored as JPEG" * (jpeg is not None), difference, limit))
+        differences.append((name, float(apart(mine, right).max()), 0.0))
     return _RowDifferences(row=text, by_design=by_design, differences=tuple(differences))
 
 

@@ -117,18 +117,27 @@ class CacheFolder:
             self.write(path, content)
         return path
 
-    def write(self, path: Path, content: bytes | memoryview, *, is_chunk: bool = False) -> None:
-        """Writes a file. Beyond the limit, a chunk has a name by which it is removed after its use.
+    def write(self, path: Path, content: bytes | memoryview) -> None:
+        """Writes a file.
 
         Raises:
             OSError: if it cannot be written.
         """
-        arrived = Path(f"{path}{PASSING}") if is_chunk else path
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arrived, content)
+        write_atomically(path, content)
         with file_lock(self._mark):
             self._used()  # if the cache was deleted, its mark has to prove again that it is one
-            if is_chunk and self._has_room(len(content)):
+
+    def write_chunk(self, path: Path, content: bytes | memoryview) -> None:
+        """Writes a chunk. Beyond the limit, it has a name by which it is removed after its use.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        arrived = Path(f"{path}{PASSING}")
+        self.write(arrived, content)
+        with file_lock(self._mark):
+            if self._has_room(len(content)):
                 arrived.rename(path)
 
     def _has_room(self, size: int) -> bool:
@@ -233,7 +242,7 @@ class ChunkFiles:
                     handle = self._opened(path, chunk)
                     if handle is None:
                         data = self._download(chunk)
-                        self.cache.write(path, bytes(chunk.padding) + data if chunk.padding else data, is_chunk=True)
+                        self.cache.write_chunk(path, bytes(chunk.padding) + data if chunk.padding else data)
                         handle = self._opened(path, chunk)
         return handle
 

@@ -158,7 +158,7 @@ class CachedSplit(Split):
 
     def chunk_numbers(self, rows: Numbers) -> Numbers:
         """Returns the number of the chunk of each row of images, int64 [B]; 0 without images."""
-        for chunks in self.maps(["images"] if "images" in self.record.fields else []).values():
+        for chunks in self.maps({"images"} & self.record.fields.keys()).values():
             return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
         return np.zeros(len(rows), np.int64)
 

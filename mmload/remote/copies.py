@@ -98,9 +98,9 @@ def push(
     copied = _copied(files, missing, pushed, progress)
     if not complete:
         open_again(root, manifest.version, manifest.contents)
-        now = current_manifest(objects)
-        if now is None or now.contents != manifest.contents:  # else another push of this version has ended
-            if (now and now.contents) != (there and there.contents):
+        now = _contents(current_manifest(objects))
+        if now != manifest.contents:  # else another push of this version has ended
+            if now != _contents(there):
                 raise MmloadError(f"{objects.url} was changed by another push meanwhile; run the same command again")
             if there is not None:
                 _put_manifest(objects, f"{VERSIONS}/{there.version}.json", there)
@@ -123,6 +123,10 @@ def _copied(
     return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
 
 
+def _contents(manifest: Manifest | None) -> str:
+    return "" if manifest is None else manifest.contents
+
+
 def _put_manifest(objects: Objects, name: str, manifest: Manifest) -> None:
     objects.put(name, manifest.dumps().encode("utf-8", "backslashreplace"))
 
@@ -139,7 +143,7 @@ def _listed(objects: Objects, manifest: Manifest) -> tuple[dict[str, int], Manif
     there = current_manifest(objects)
     if there is None and MARK not in sizes:
         raise UsageError(f"{objects.url} holds {next(iter(sizes))}, which is not from a push; push to another URL")
-    contents = there.contents if there is not None else bytes(objects.get(MARK)).decode("ascii", "replace")
+    contents = _contents(there) or bytes(objects.get(MARK)).decode("ascii", "replace")
     if contents == manifest.contents:
         return sizes, None
     if contents not in [version.contents for version in manifest.versions]:
@@ -281,7 +285,7 @@ def _fetch_missing(
 ) -> Copied:
     """Copies those of the files that are ``lacking``, and not in the folder to work in."""
     missing = [file for file in lacking if not _has(work, file)]
-    check_no_links(work.parent, (f"{work.name}/{name}" for name in (FILE_NAME, *(file.name for file in files))))
+    check_no_links(work.parent, (f"{work.name}/{name}" for name in (FILE_NAME, *(file.name for file in lacking))))
     for folder in {(work / file.name).parent for file in missing}:
         folder.mkdir(parents=True, exist_ok=True)
     arriving = (_ArrivingFile(objects, work, file) for file in missing)

@@ -12,6 +12,7 @@ the samples' random draws, so a row of a subset is augmented as it is without th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -277,8 +278,8 @@ class Split:
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
                 return make_batch(fields, len(numbers), ids=torch.from_numpy(numbers))
-            others = {n: self.reader.rows(n, numbers) for n in self.fields if n not in fields}
-            own = {n: [torch.from_numpy(row) for row in rows] for n, rows in others.items()}
+            others = [name for name in self.fields if name not in fields]
+            own = {name: list(map(torch.from_numpy, self.reader.rows(name, numbers))) for name in others}
             return make_variable_size_batch(fields, own, torch.from_numpy(numbers))
         except MmloadError:
             raise
@@ -655,11 +656,9 @@ def table_of(reader: RowReader, record: SplitRecord, sources: Sequence[RowSource
         UsageError: if neither pyarrow nor pandas is installed.
     """
     columns = _columns(reader, record, sources)
-    try:
+    with suppress(ImportError):
         import pyarrow
-    except ImportError:
-        pass
-    else:
+
         return pyarrow.table(columns)
     try:
         import pandas

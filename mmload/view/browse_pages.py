@@ -44,11 +44,6 @@ MOST_ROWS = 200
 _THUMBNAIL, _LARGE, _DRAWN, _PHOTOGRAPH = 160, 512, 224, 1024  # pixels of a side
 _NEIGHBORS = 7  # rows in the batch of a draw beside it, so that steps that mix samples have something to mix
 _CACHED = 8  # classes whose rows are cached
-_STATIC = {
-    "": ("browse.html", "text/html"),
-    "style.css": ("browse.css", "text/css"),
-    "script.js": ("browse.js", "text/javascript"),
-}
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -87,6 +82,9 @@ class Pages:
         self._augmentation, self._collate_for, self._seed = augmentation, collate_for, seed
         self._members = lru_cache(_CACHED)(_members)
         self._gets: Mapping[str, Callable[[Mapping[str, str]], PageReply]] = {
+            "": lambda query: _static("browse.html", "text/html"),
+            "style.css": lambda query: _static("browse.css", "text/css"),
+            "script.js": lambda query: _static("browse.js", "text/javascript"),
             "api/about": self._about,
             "api/rows": self._rows,
             "api/row": self._row,
@@ -98,9 +96,6 @@ class Pages:
 
     def get(self, place: str, query: Mapping[str, str]) -> PageReply:
         """Answers a place with the values of its query; errors are replies, too."""
-        if place in _STATIC:
-            file, kind = _STATIC[place]
-            return PageReply(200, f"{kind}; charset=utf-8", (files("mmload.view") / file).read_bytes())
         found = self._gets.get(place)
         if found is None:
             return _error(404, f"there is nothing at {place!r:.80}")
@@ -327,6 +322,10 @@ def _json(body: object, status: int = 200) -> PageReply:
 
 def _error(status: int, text: str) -> PageReply:
     return _json({"error": one_line(text)}, status)
+
+
+def _static(file: str, kind: str) -> PageReply:
+    return PageReply(200, f"{kind}; charset=utf-8", (files("mmload.view") / file).read_bytes())
 
 
 def _png(picture: Image.Image) -> PageReply:

@@ -114,16 +114,25 @@ def check_text(name: str, result: object) -> str:
     """Writes in a line what verify, parity or bench recorded in the card of a dataset, which may hold anything."""
     if not isinstance(result, dict):
         return f"not recorded (mmload {name} --record)"
-    if name == "verify":
-        whole = "whole, and equal to its source" if result.get("compared") else "whole"
-        found = whole if (faults := result.get("faults")) == 0 else f"{faults} fault{'' if faults == 1 else 's'}"
-    elif name == "parity":
-        states = [one.get("state") for one in dicts_in(result.get("verdicts"))]
-        failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
-        found = f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold"
-    else:
-        found = result.get("verdict") or "no verdict"
-    return one_line(f"{str(result.get('date'))[:10]}: {found}")
+    return one_line(f"{str(result.get('date'))[:10]}: {_RESULT_TEXTS[name](result)}")
+
+
+def _verify_text(result: Mapping[str, Any]) -> str:
+    whole = "whole, and equal to its source" if result.get("compared") else "whole"
+    return whole if (faults := result.get("faults")) == 0 else f"{faults} fault{'' if faults == 1 else 's'}"
+
+
+def _parity_text(result: Mapping[str, Any]) -> str:
+    states = [one.get("state") for one in dicts_in(result.get("verdicts"))]
+    failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
+    return f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold"
+
+
+def _bench_text(result: Mapping[str, Any]) -> str:
+    return str(result.get("verdict") or "no verdict")
+
+
+_RESULT_TEXTS = {"verify": _verify_text, "parity": _parity_text, "bench": _bench_text}
 
 
 def dicts_in(value: object) -> list[dict[str, Any]]:

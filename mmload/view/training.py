@@ -181,7 +181,7 @@ def steps_of(text: str) -> list[nn.Module]:
     """
     try:
         body = ast.parse(f"({text},)", mode="eval").body
-        steps = [_value(part) for part in (body.elts if isinstance(body, ast.Tuple) else [body])]
+        steps = [_value(part) for part in getattr(body, "elts", [body])]
         if not steps or not all(isinstance(step, nn.Module) for step in steps):
             raise ValueError("it is not a list of steps")
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
