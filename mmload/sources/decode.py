@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta
-from PIL import ExifTags, Image, ImageFile, ImageOps, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-untyped]
 
 from mmload.errors import RecipeError
@@ -161,7 +161,7 @@ class Decoder:
         Raises:
             ValueError: if it has 32 bits a channel, whose range is unknown, or is the thumbnail in a raw photograph.
         """
-        tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else {}
+        tags = getattr(image, "tag_v2", {})  # of a TIFF
         if tags.get(_SUBFILE_TYPE) == 1 and _SUB_IFDS in tags:  # one would train on it without a word
             raise RefusedImage(
                 "its first picture is a thumbnail, as in raw photographs (DNG, NEF); develop it to JPEG or PNG"

@@ -453,8 +453,7 @@ def originals_of(name: str) -> list[str]:
 
 def line_of(sample: str, reason: str = "", split: str = "") -> str:
     """Returns a line of a list, without its end; without a split it is about the one that has the sample."""
-    fields = (listed(sample), one_line(reason), split)
-    return "\t".join(fields).rstrip("\t")
+    return "\t".join((listed(sample), one_line(reason), split)).rstrip("\t")
 
 
 def read_entries(path: str | Path) -> list[Entry]:

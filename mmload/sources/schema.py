@@ -71,8 +71,9 @@ class Schema:
         if odd := list(filterfalse(is_name, self.keys)):
             raise ValueError(f"{odd[0]!r} is not a plain field name; say which values to store in fields")
         first = _values_of(samples[0])
-        texts = {name for name, key in self.keys.items() if isinstance(first.get(key), str)}
-        self.texts = frozenset(texts.difference(FIELD_NAMES))
+        self.texts = {name for name, key in self.keys.items() if isinstance(first.get(key), str)}.difference(
+            FIELD_NAMES
+        )
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read

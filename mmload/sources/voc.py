@@ -341,9 +341,8 @@ def read_list(path: Path, images: Path) -> list[str]:
     if not path.exists():
         lists = sorted(other.stem for other in path.parent.glob("*.txt"))
         raise SourceError(f"cannot read the list {path} (no such file); choose from {', '.join(lists)}")
-    lines = read_text(path).splitlines()
-    listed = (_listed_name(line.strip(), images, f"{path}, line {number}") for number, line in enumerate(lines, 1))
-    return list(filter(None, listed))
+    lines = enumerate(read_text(path).splitlines(), 1)
+    return list(filter(None, (_listed_name(line.strip(), images, f"{path}, line {number}") for number, line in lines)))
 
 
 def _listed_name(line: str, images: Path, where: str) -> str:

@@ -50,8 +50,8 @@ _BLOCK = 512  # bytes of a header, and of zeros at the end
 _LABEL = "cls"
 _MOST_LABEL_BYTES = 2**16
 _UNLABELED = "has no label, a file .cls, as others have"
-_DEFAULTS = {"txt": "text", "npy": "features"}
-"""Extensions that are stored if nothing else is said, and their fields."""
+_USUAL = {"text": "txt", "features": "npy"}
+"""Fields that are stored if nothing else is said, and the extensions of their files."""
 
 
 class TarSample(NamedTuple):
@@ -184,8 +184,11 @@ class WebDatasetSource:
         if any(each.label for each in samples):
             samples = [each if each.label or each.fault else each._replace(fault=_UNLABELED) for each in samples]
         first = next((each for each in samples if not each.fault), samples[0])
-        default = {field: extension for extension, field in _DEFAULTS.items() if extension in first.members}
-        fields = default if self.fields is None else dict(self.fields)
+        fields: Mapping[str, str] = (
+            {field: extension for field, extension in _USUAL.items() if extension in first.members}
+            if self.fields is None
+            else self.fields
+        )
         stored = {*fields.values(), _LABEL, *list(first.members)[:1]}
         if rest := sorted(first.members.keys() - {key.split(".")[0] for key in stored} - stored):
             notes += (f"files that are not stored: {', '.join(rest)}; name those to store in fields",)

@@ -235,6 +235,12 @@ READ: dict[str, dict[str, Any]] = {
             "masks without an image of their name are left out: 1 (masks/d.png)",
         ],
     },
+    "masks in a folder among the images": {
+        "tree": {"a.png": PHOTO, "masks/a.png": mask(1)},
+        "options": {"masks": "masks"},
+        "rows": {"train": [{"id": "a.png"}]},
+        "notes": [],
+    },
     "two folders without a pair": {
         "tree": {"images/a.png": PHOTO, "masks/b.png": mask(1)},
         "options": {"folder": "images", "masks": "masks"},
