@@ -277,9 +277,7 @@ def copy_images(lines: Lines, made: Places, channels: int, levels: Bytes, rows: 
         for line in range(channels * height):
             source = _U(place.start + line // height * of_channel + line % height * of_line)
             target = _U(start + line * width)
-            for x in range(_U(width) if of_pixel == 1 else _U(0)):  # vectorized
-                levels[target + x] = memory[source + x]
-            for x in range(_U(0) if of_pixel == 1 else _U(width)):
+            for x in range(_U(width)):  # LLVM vectorizes it for steps of 1
                 levels[target + x] = memory[source + x * _U(of_pixel)]
 
 
