@@ -158,7 +158,8 @@ def _after(step: Step, items: Items, allowance: Allowance, draw: StepDraws, k: i
     """Applies one step that mixes no samples to sample ``k``."""
     targets = {name: items[name] for name in items if name == "targets"}
     pixels = {name: item for name, item in items.items() if name != "targets"}
-    if program := draw.plan.first_program or draw.plan.program:
+    program = draw.plan.first_program if draw.plan.first_program.slots else draw.plan.program
+    if program.slots:
         pixels, allowance = changed(pixels, program, k, allowance)
         return pixels | targets, allowance
     pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)

@@ -36,9 +36,9 @@ Pixels = npt.NDArray[Any]
 Records = npt.NDArray[np.void]
 Places = npt.NDArray[np.void]
 
-_PLACE = ("start", "first", "count", "height", "width", "layout", "shrink")
-
-PLACE = np.dtype([(name, np.int64) for name in _PLACE], align=True)
+PLACE = np.dtype(
+    [(name, np.int64) for name in ("start", "first", "count", "height", "width", "layout", "shrink")], align=True
+)
 """Dtype of :attr:`ImageLines.places`.
 
 ``start`` is the byte at which an image's lines begin, ``first`` the number of the first line there, ``count`` the
@@ -153,12 +153,7 @@ class ImageLines(NamedTuple):
             _, height, width = image.shape
             places[k] = start, 0, height, height, width, PLANES, 1
             start += image.numel()
-        flat = (
-            torch.cat([image.reshape(-1) for image in images])
-            if len(images)
-            else torch.empty(0, dtype=torch.uint8, device="cpu")
-        )
-        return cls(flat.numpy(), places)
+        return cls(torch.cat([torch.from_numpy(NOWHERE), *(image.reshape(-1) for image in images)]).numpy(), places)
 
     def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:
         """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B]."""
@@ -172,11 +167,7 @@ class ImageLines(NamedTuple):
         width = -(-width // shrink)
         memory = self.decoded if layout == PIXELS else self.memory
         flat = torch.from_numpy(memory[start : start + count * channels * width])
-        if layout == PLANES:
-            return flat.view(channels, count, width)
-        if layout == LINES:
-            return flat.view(count, channels, width).transpose(0, 1)
-        return flat.view(count, width, channels).permute(2, 0, 1)
+        return flat.as_strided((channels, count, width), steps_of(layout, count, width, channels))
 
 
 FLIPPED_X, FLIPPED_Y = 1, 2

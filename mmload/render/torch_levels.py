@@ -61,16 +61,12 @@ def _changed(operation: int, images: Tensor, numbers: Tensor, slot: OperationSlo
 
 
 def _rounded_down(values: Tensor, white: float) -> Tensor:
-    values = values.clamp(0, white)
+    return _floored(values.clamp(0, white), white)
+
+
+def _floored(values: Tensor, white: float) -> Tensor:
+    """Rounds levels down in place; floats stay."""
     return values if white == 1 else values.floor_()
-
-
-def _gray(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return _luma_of(images, white).expand_as(images)
-
-
-def _invert(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return white - images
 
 
 def _solarize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -104,7 +100,7 @@ def _equalize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     step = (flat.shape[2] - last) // 255
     table = ((sums - counts + step // 2) // step.clamp(min=1)).clamp_(0, 255)
     equal = torch.where(step > 0, table.gather(2, flat), flat).view_as(images).to(torch.float32)
-    return equal if white > 1 else equal / 255
+    return equal / (255 / white)
 
 
 def _sharpness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -175,8 +171,7 @@ def _hue(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     """Rotates hues by a share of the color circle, through HSV; one channel is returned unchanged."""
     if images.shape[1] == 1 or not images.numel():
         return images
-    scaled = images if white == 1 else images * (1.0 / white)
-    angle, strength, value = _to_hsv(scaled)
+    angle, strength, value = _to_hsv(images * (1.0 / white))
     rotated = _to_rgb((angle + _per_sample(numbers[:, 0])[:, 0]).remainder_(1.0), strength, value)
     return rotated if white == 1 else (rotated * (white + 1 - 1e-3)).floor_()
 
@@ -187,7 +182,7 @@ def _luma_of(images: Tensor, white: float) -> Tensor:
         return images
     red, green, blue = images.unbind(1)
     luma = red.mul(_RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE).unsqueeze(1)
-    return luma if white == 1 else luma.floor_()
+    return _floored(luma, white)
 
 
 def _blended(images: Tensor, other: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -244,8 +239,8 @@ _OPERATIONS: dict[int, Callable[[Tensor, Tensor, float], Tensor]] = {
     levels.SATURATION: _saturation,
     levels.HUE: _hue,
     levels.HSV: changed_hsv,
-    levels.GRAY: _gray,
-    levels.INVERT: _invert,
+    levels.GRAY: lambda images, numbers, white: _luma_of(images, white).expand_as(images),
+    levels.INVERT: lambda images, numbers, white: white - images,
     levels.SOLARIZE: _solarize,
     levels.POSTERIZE: _posterize,
     levels.AUTOCONTRAST: _autocontrast,

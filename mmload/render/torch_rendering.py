@@ -34,9 +34,7 @@ from mmload.render.torch_sampling import (
 from mmload.runtime.host_memory import constant
 
 
-def resized(
-    image: Tensor, window: Window, size: tuple[int, int], resampling: Resampling, padding: Padding | None
-) -> Tensor:
+def resized(image: Tensor, window: Window, size: tuple[int, int], resampling: Resampling, padding: Padding) -> Tensor:
     """Resizes the window of any image [C, H, W] to (height, width): [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
     if pixels.shape[::2] == (2, 1):  # torch 2.15 takes lines of two channels and one column for channels last
@@ -102,7 +100,7 @@ def _weighted(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
     over, across = (_weights(axis, resampling, plan, images.device) for axis in axes_of(plan))
     if levels:
         over, across = _of_15_bits(over), _of_15_bits(across)
-    ground = None if plan.padding is None else fill_values(plan.padding, floats)
+    ground = fill_values(plan.padding, floats) if any(plan.padding.margin) else None
     made = torch.matmul(_from_ground(floats, ground), across.transpose(1, 2)[:, None])
     if levels:
         made = _from_ground(_to_levels(made if ground is None else made.add_(ground)), ground)
@@ -128,15 +126,12 @@ def _of_15_bits(weight: Tensor) -> Tensor:
 
 def _weights(axis: Axis, resampling: Resampling, plan: Plan, device: torch.device) -> Tensor:
     """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
-    resized = axis.resized[:, None, None] if isinstance(axis.resized, Tensor) else axis.resized
-    if resized is None:
-        raise ValueError("the windows are not resized")
-    size, margin = per_sample(axis.size, plan.count, device)[:, None, None], axis.margin
-    place = positions(plan, axis, device)
+    sides = axis.start, axis.size, axis.resized
+    start, size, resized = (per_sample(side, plan.count, device)[:, None, None] for side in sides)
+    place, margin = positions(plan, axis, device), axis.margin
     step = size.to(torch.float32) / resized
     center = (place[:, :, None] + 0.5) * step - 0.5
-    offset = torch.arange(-margin, axis.source + margin, device=device)[None, None, :]
-    offset = offset - (0 if axis.start is None else axis.start[:, None, None])
+    offset = torch.arange(-margin, axis.source + margin, device=device)[None, None, :] - start
     if resampling.mode == "bicubic" and not resampling.antialias:
         weight = _repeating(center, offset, size - 1)
     else:
@@ -171,17 +166,17 @@ def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
 _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
-def finish_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor) -> None:
+def finish_by_torch(plan: Plan, colors: tuple[Tensor, Tensor] | None, moved: Tensor, out: Tensor) -> None:
     """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan.
 
-    Shift and scale of the color map are float32 [C]; None: 0 and 1.
+    Colors are shift and scale of the color map, float32 [C] each; None: values stay.
     """
-    if plan.program is not None:
+    if plan.program.slots:
         moved = torch_levels.run_program(plan.program, moved, plan.peak)
     # The memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels.
     narrow = out.dtype != torch.float32 and moved.dtype != torch.float64
     work = torch.empty_like(out, dtype=torch.float32) if plan.blends and narrow else out
-    _color(moved, shift, scale, work)
+    _color(moved, colors, work)
     for hole in plan.holes:
         _punch(hole, work)
     if plan.mixing is not None:
@@ -196,16 +191,14 @@ def resized_one_by_one(plan: Plan, images: Tensor) -> Tensor:
     return torch.stack([placed_window(*sample, plan, plan.resampling).flip(sample[1].flips) for sample in samples])
 
 
-def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tensor) -> None:
+def _color(pixels: Tensor, colors: tuple[Tensor, Tensor] | None, out: Tensor) -> None:
     """Colors and converts [B, C, h, w] into ``out``."""
-    if scale is None:
+    if colors is None:
         out.copy_(pixels)
         return
+    shift, scale = (each.view(-1, 1, 1) for each in colors)
     work = out if out.dtype == torch.float32 else torch.empty_like(pixels, dtype=torch.float32)
-    work.copy_(pixels)
-    if shift is not None:
-        work.sub_(shift.view(-1, 1, 1))
-    work.mul_(scale.view(-1, 1, 1))
+    work.copy_(pixels).sub_(shift).mul_(scale)
     if work is not out:
         out.copy_(work)
 

@@ -55,8 +55,8 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
         height=rows,
         width=cols,
         padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
-        flip_x=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
-        flip_y=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
+        flip_x=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else False,
+        flip_y=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else False,
     )
     if channels == 3 and draw(st.booleans()):
         plan = plan.followed_by(Program.single_operation(GRAY, count, apply_mask=numbers(0, 1).astype(np.bool_)))
