@@ -5,6 +5,7 @@ from mmload.cli import terminal
 
 def main() -> None:
     """Run the command line and exit; even what it imports comes after Ctrl-C is taken care of."""
+    terminal.replace_closed_outputs()
     terminal.exit_on_interrupt()
     terminal.doing("starting")
     try:

@@ -134,9 +134,8 @@ class Batch(TensorClass):
             return [images[0] for images, _ in alone], [targets[0] for _, targets in alone]
         from torchvision import tv_tensors
 
-        targets, images = [], list(self.images.unbind(0))
-        sizes = [image.shape[1:] for image in images] if self.image_sizes is None else self.image_sizes.tolist()
-        images = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
+        targets, sizes = [], _sizes_in(self)
+        images = [image[:, :height, :width] for image, (height, width) in zip(self.images, sizes, strict=True)]
         fields, masks, converted = fields_of(self), self.instance_masks(), self.boxes_as(box_format)
         for row, (count, (height, width)) in enumerate(zip(self.counts.tolist(), sizes, strict=True)):
             drawn = {"format": box_format.upper(), "canvas_size": (height, width)}
@@ -178,8 +177,7 @@ class Batch(TensorClass):
         arrays = {name: _array(fields[name]) for name in names}
         if self.images is None:
             raise ValueError("masks of instances have the size of the images; leave images in fields")
-        canvas, device = self.images.shape[2:], self.images.device
-        sizes = [canvas] * len(self) if self.image_sizes is None else self.image_sizes.tolist()
+        canvas, device, sizes = self.images.shape[2:], self.images.device, _sizes_in(self)
         rows = ({name: values[row] for name, values in arrays.items()} for row in range(len(self)))
         masks = [torch.from_numpy(masks_of_boxes(row, *size)) for row, size in zip(rows, sizes, strict=True)]
         borders = [(0, canvas[1] - width, 0, canvas[0] - height) for height, width in sizes]
@@ -279,6 +277,17 @@ def _array(value: Tensor) -> npt.NDArray[Any]:
     return array
 
 
+def _sizes_in(batch: Batch) -> list[tuple[int, int]]:
+    """Returns height and width of each image, on its canvas if there are canvases."""
+    height, width = batch.images.shape[2:]
+    return [(height, width)] * len(batch) if batch.image_sizes is None else batch.image_sizes.tolist()
+
+
+def _extra_of(batch: Batch) -> dict[str, Tensor]:
+    """Returns the fields of ``extra`` by name."""
+    return {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+
+
 def lazy_rows(batch: Batch) -> list[Batch]:
     """Returns the rows of a batch of variable-size images, which is a lazy stack; an empty list for any other batch."""
     # To ask for an attribute that only lazy stacks have takes 60 us: tensordict looks for similar names.
@@ -292,7 +301,7 @@ def fields_of(batch: Batch) -> dict[str, Tensor]:
         ValueError: if a field of ``extra`` has the name of an attribute.
     """
     fields = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-    extra: dict[str, Tensor] = {} if batch.extra is None else dict(batch.extra.items())  # type: ignore[arg-type]  # flat
+    extra = _extra_of(batch)
     twice = fields.keys() & extra.keys()
     if twice:
         raise ValueError(f"the batch has two fields {min(twice)!r}, one of them in extra; choose by a function")
@@ -303,9 +312,8 @@ def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
     """Returns a batch with other values of some of its fields, those of ``extra`` among them, or with more fields."""
     attributes: dict[str, Any] = {name: value for name, value in fields.items() if name in FIELD_NAMES}
     if len(attributes) < len(fields):
-        extra: dict[str, Any] = {} if batch.extra is None else dict(batch.extra.items())
         more = {name: value for name, value in fields.items() if name not in attributes}
-        attributes["extra"] = TensorDict(extra | more, batch.batch_size)
+        attributes["extra"] = TensorDict(_extra_of(batch) | more, batch.batch_size)
     changed: Batch = batch.replace(**attributes)
     return changed
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 Value = TypeVar("Value")
 
 
-def importer(package: str, homes: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def importer(package: str, homes: Mapping[str, str] = MappingProxyType({})) -> Callable[[str], Any]:
     """Makes the ``__getattr__`` of a package, which imports what is asked for.
 
     Args:
@@ -20,7 +21,7 @@ def importer(package: str, homes: Mapping[str, str] | None = None) -> Callable[[
     """
 
     def imported(name: str) -> Any:
-        if homes and name in homes:
+        if name in homes:
             return getattr(import_module(homes[name]), name)
         if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
             return import_module(f"{package}.{name}")

@@ -16,8 +16,13 @@ import msgspec
 from mmload.errors import RecipeError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
     from torch import Tensor
+
+    FieldValue = npt.NDArray[Any] | Tensor
+    """Value of a field in one row, as a source gives it; a build goes on with arrays."""
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and how much there is in all: rows, or bytes."""
@@ -137,14 +142,13 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.encoding == LIST:
             if self.shape[:1] != (VARIABLE,) or self.dtype == "bfloat16":
                 raise ValueError(f"{self.dtype} {self.shape!r:.80} is no list: its shape begins with {VARIABLE}")
-            return
-        if self.encoding not in ENCODINGS:
+        elif self.encoding not in ENCODINGS:
             raise ValueError(f"encoding is {self.encoding!r:.80}, expected one of {', '.join(ENCODINGS)}")
-        if self.shape[-2:] != (VARIABLE, VARIABLE) or len(fixed) > 1 or self.dtype != "uint8":
+        elif self.shape[-2:] != (VARIABLE, VARIABLE) or len(fixed) > 1 or self.dtype != "uint8":
             raise ValueError(
                 f"{self.dtype} {self.shape!r:.80} with encoding {self.encoding} is not a variable-size image or mask"
             )
-        if self.encoding != "raw" and fixed not in ((1,), (3,)):
+        elif self.encoding != "raw" and fixed not in ((1,), (3,)):
             raise ValueError(f"shape is {self.shape!r:.80}, a JPEG has 1 or 3 channels")
 
     def __str__(self) -> str:
@@ -155,7 +159,7 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def variable_size(self) -> bool:
         """Whether each row has its own height and width."""
-        return self.encoding is not None and self.encoding != LIST
+        return self.encoding in ENCODINGS
 
     @property
     def is_list(self) -> bool:
@@ -183,8 +187,12 @@ class FieldSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Dtype of torch."""
         import torch
 
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]  # the name of one of its dtypes
+
+    @property
+    def array_dtype(self) -> str:
+        """Dtype of NumPy; uint16 for bfloat16, which NumPy lacks."""
+        return {"bfloat16": "uint16"}.get(self.dtype, self.dtype)
 
     @property
     def row_bytes(self) -> int:
@@ -203,8 +211,8 @@ def has_images(fields: Mapping[str, FieldSpec]) -> bool:
     return "images" in fields and fields["images"].dtype == "uint8" and len(fields["images"].shape) == 3
 
 
-def dtype_name(dtype: torch.dtype) -> str | None:
-    """Returns the key of a dtype in :data:`DTYPES`; None if datasets cannot store it."""
+def dtype_name(dtype: torch.dtype | np.dtype[Any]) -> str | None:
+    """Returns the key of a dtype of torch or NumPy in :data:`DTYPES`; None if datasets cannot store it."""
     name = str(dtype).removeprefix("torch.")
     return name if name in DTYPES else None
 
@@ -215,7 +223,8 @@ class Sample:
 
     Attributes:
         id: its name in the source, usually a path relative to the root.
-        fields: name -> tensor of one row; ``images`` is uint8 [C, H, W].
+        fields: name -> array or tensor of one row; ``images`` is uint8 [C, H, W]. Inside a build all are arrays; those
+            of bfloat16, which NumPy lacks, are of uint16.
         size: (height, width) of the image in its file, before any transform; None without an image.
         losses: counts of what was left out or looks wrong, by names such as :data:`CLIPPED`; any other name is the
             text of a note, such as :data:`OTHER_SIZE`, which its count follows.
@@ -229,11 +238,11 @@ class Sample:
     """
 
     id: str
-    fields: dict[str, Tensor]
+    fields: Mapping[str, Any]
     size: tuple[int, int] | None = None
     losses: Mapping[str, int] = field(default_factory=dict)
     inside: tuple[int, int, int, int] | None = None
-    cut: Tensor | None = None
+    cut: npt.NDArray[np.bool_] | None = None
     encoded: bytes | None = None
     lists: frozenset[str] = frozenset()
     checksum: str = ""

@@ -6,7 +6,8 @@ Numbers are Python's, and numpy's and torch's scalars. Booleans and strings are 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,7 @@ def number(
     name: str, value: object, *, least: float = -LARGEST, greatest: float = LARGEST, unit: str = "a number"
 ) -> float:
     """Checks a number from ``least`` to ``greatest`` and returns it as a float; messages name it by its unit."""
-    plain = _scalar(value)
-    if isinstance(plain, bool) or not isinstance(plain, int | float) or not least <= plain <= greatest:
-        raise argument_error(name, value, unit + _range(least, greatest))
-    return float(plain)
+    return float(_checked(name, value, int | float, least, greatest, unit))
 
 
 def integer(
@@ -52,8 +50,14 @@ def integer(
     unit: str = "an integer",
 ) -> int:
     """Checks an integer from ``least`` to ``greatest`` and returns it; messages name it by its unit."""
+    found: int = _checked(name, value, int, least, greatest, unit)
+    return found
+
+
+def _checked(name: str, value: object, kind: Any, least: float, greatest: float, unit: str) -> Any:
+    """Checks that a value is a number of a kind, within a range, and returns Python's number."""
     plain = _scalar(value)
-    if isinstance(plain, bool) or not isinstance(plain, int) or not least <= plain <= greatest:
+    if isinstance(plain, bool) or not isinstance(plain, kind) or not least <= plain <= greatest:
         raise argument_error(name, value, unit + _range(least, greatest))
     return plain
 
@@ -76,33 +80,32 @@ def numbers(
     expected: str = "finite numbers",
 ) -> tuple[float, ...]:
     """Checks ``count`` numbers (None: one or more) of a sequence, or of a tensor or array of one dimension."""
-    items = elements(values)
-    if not items or count not in (None, len(items)):
-        raise argument_error(name, values, expected)
-    try:
-        return tuple(number(name, one, least=least, greatest=greatest) for one in items)
-    except ValueError as error:
-        raise argument_error(name, values, expected) from error
+    items = elements(values) or ()
+    counts = range(1, len(items) + 1) if count is None else (count,)
+    return _several(name, values, items, counts, partial(number, least=least, greatest=greatest), expected)
 
 
 def integers(name: str, values: object, counts: Container[int], *, least: int, greatest: int, expected: str) -> Any:
     """Checks one integer, or as many as one of ``counts``, from ``least`` to ``greatest``, and returns a tuple."""
-    items = elements(values)
-    items = (values,) if items is None else items
-    if len(items) not in counts:
-        raise argument_error(name, values, expected)
-    try:
-        return tuple(integer(name, one, least=least, greatest=greatest) for one in items)
-    except ValueError as error:
-        raise argument_error(name, values, expected) from error
+    return _several(name, values, listed(values), counts, partial(integer, least=least, greatest=greatest), expected)
 
 
 def per_channel(name: str, values: object) -> tuple[float, ...]:
     """Checks one number, or one per channel, and returns them as a tuple."""
-    expected = "a finite number, or one per channel"
-    if elements(values) is None:
-        return (number(name, values, unit=expected),)
-    return numbers(name, values, expected=expected)
+    items = listed(values)
+    return _several(name, values, items, range(1, len(items) + 1), number, "a finite number, or one per channel")
+
+
+def _several(
+    name: str, values: object, items: Sequence[Any], counts: Container[int], check: Callable[..., Any], expected: str
+) -> tuple[Any, ...]:
+    """Checks each of the items that ``values`` has, of which there must be one of ``counts``, and returns them."""
+    if len(items) not in counts:
+        raise argument_error(name, values, expected)
+    try:
+        return tuple(check(name, one) for one in items)
+    except ValueError as error:
+        raise argument_error(name, values, expected) from error
 
 
 def chance(p: object) -> float:
@@ -119,6 +122,13 @@ def span(
     if low > high:
         raise argument_error(name, values, expected)
     return low, high
+
+
+def check_ascending(settings: object, *names: str) -> None:
+    """Rejects settings, attributes of an object by their names, of which an earlier one is greater than a later one."""
+    ends = tuple(getattr(settings, name) for name in names)
+    if list(ends) != sorted(ends):
+        raise argument_error(f"({', '.join(names)})", ends, "the smaller one first")
 
 
 def around(name: str, values: object, center: float, *, least: float, reach: float, unit: str) -> tuple[float, float]:
@@ -186,10 +196,16 @@ def choice(name: str, value: object, names: Iterable[str]) -> str:
 def elements(values: object) -> tuple[Any, ...] | None:
     """Returns the elements of a sequence, or of a tensor or array of one dimension; None for anything else."""
     if isinstance(values, np.ndarray | Tensor):
-        return tuple(values.tolist()) if values.ndim == 1 else None
+        values = values.tolist() if values.ndim == 1 else None
     if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         return tuple(values)
     return None
+
+
+def listed(values: object) -> tuple[Any, ...]:
+    """Returns the elements of a sequence, or anything else as a tuple of one."""
+    items = elements(values)
+    return (values,) if items is None else items
 
 
 _SIZE = f"an integer from 1 to {LONGEST_SIDE}, or (height, width)"
@@ -198,16 +214,12 @@ _PADDING = f"one, two or four integers from 0 to {LONGEST_SIDE}"
 
 def _scalar(value: object) -> object:
     """Converts a numpy or torch scalar to a Python number."""
-    if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
-        return value.item()
-    return value
+    return value.item() if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0 else value
 
 
 def torch_device(device: object) -> torch.device:
     """Checks a device or its name and returns the device."""
-    if isinstance(device, torch.device):
-        return device
     try:
-        return torch.device(device if isinstance(device, str) else "")
+        return torch.device(device if isinstance(device, str | torch.device) else "")
     except RuntimeError as error:
         raise argument_error("device", device, "a device of torch, such as 'cpu', 'cuda' or 'cuda:0'") from error

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mmload.augment.arguments import argument_error, chance, integer, mask_level, number, numbers, per_channel, span
-from mmload.augment.step import Draws, Flags, Floats, Step, whole_numbers
+from mmload.augment.arguments import chance, check_ascending, integer, mask_level, number, numbers, per_channel, span
+from mmload.augment.step import Doubles, Draws, Flags, Step, whole_numbers
 from mmload.render.motion import Boxes
 from mmload.render.plan import Padding, Plan
 from mmload.runtime.host_memory import copied, zeros
@@ -104,10 +104,8 @@ class RandomIoUCrop(Step):
         self.max_scale = number("max_scale", max_scale, least=1e-3, greatest=1.0, unit="a share")
         self.min_aspect_ratio = number("min_aspect_ratio", min_aspect_ratio, least=0.0, unit="a ratio")
         self.max_aspect_ratio = number("max_aspect_ratio", max_aspect_ratio, least=1e-9, unit="a ratio")
-        for name in ("scale", "aspect_ratio"):
-            ends = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
-            if ends[0] > ends[1]:
-                raise argument_error(f"(min_{name}, max_{name})", ends, "the smaller one first")
+        check_ascending(self, "min_scale", "max_scale")
+        check_ascending(self, "min_aspect_ratio", "max_aspect_ratio")
         given = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0) if sampler_options is None else sampler_options
         self.sampler_options = numbers("sampler_options", given, least=0.0, expected="overlaps from 0, one at least")
         self.trials = integer("trials", trials, least=1, greatest=10_000)
@@ -137,7 +135,7 @@ class RandomIoUCrop(Step):
 
 def _try_windows(
     words: Words,
-    bounds: Floats,
+    bounds: Doubles,
     overlaps: Boxes,
     boxes: Boxes,
     counts: Numbers,

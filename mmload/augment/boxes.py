@@ -9,9 +9,9 @@ an image is mirrored, keypoints of the left and the right change places. Masks a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,9 +57,8 @@ class BoxRule:
         share = number("min_visible", self.min_visible, least=0, greatest=1, unit="a share")
         object.__setattr__(self, "min_size", size)
         object.__setattr__(self, "min_visible", share)
-        if self.max_aspect != math.inf:
-            aspect = number("max_aspect", self.max_aspect, least=1, unit="a quotient")
-            object.__setattr__(self, "max_aspect", aspect)
+        aspect = number("max_aspect", self.max_aspect, least=1, greatest=math.inf, unit="a quotient")
+        object.__setattr__(self, "max_aspect", aspect)
 
     def permits(self, boxes: Boxes) -> Flags:
         """Returns which boxes [..., 4] have sides that remain: bool [...]."""
@@ -105,10 +104,9 @@ class Trail(NamedTuple):
         """Returns the trail of boxes [B, M, 4] before the first pass, of which this is the plan."""
         given: Boxes = np.ascontiguousarray(boxes)
         (count, most, _), kind = given.shape, given.dtype
-        sizes = np.array([plan.source[1:]]) if plan.sizes is None else np.ascontiguousarray(plan.sizes)
         edges = zeros((count, most + 1), np.bool_), np.empty((count, most + 1), kind)
         trail = cls(np.empty((count, most + 1, 4), kind), *edges, zeros((count, most), np.bool_))
-        _BEGIN_TRAIL[kind.name](given, sizes, trail.boxes, trail.share)
+        _BEGIN_TRAIL[kind.name](given, _sizes_of(plan), trail.boxes, trail.share)
         return trail
 
     def moved(self, plan: Plan) -> Trail:
@@ -119,14 +117,14 @@ class Trail(NamedTuple):
 
 
 def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> None:
-    """Writes boxes and behind them the edges of images, whose sizes, int64 [B, 2] or [1, 2], are given."""
+    """Writes boxes and behind them the edges of images, whose sizes, int64 [B, 2], are given."""
     most = given.shape[1]
     for k in range(len(boxes)):
         for n in range(most + 1):
             share[k, n] = 1
             for side in range(4):
                 boxes[k, n, side] = given[k, n, side] if n < most else 0
-        boxes[k, most, 2], boxes[k, most, 3] = sizes[k % len(sizes), 1], sizes[k % len(sizes), 0]
+        boxes[k, most, 2], boxes[k, most, 3] = sizes[k, 1], sizes[k, 0]
 
 
 _BEGIN_TRAIL = {
@@ -154,8 +152,7 @@ def move_fields(
     if not plan.moves:
         return moved, trail
     if points_in(fields):
-        heights = [plan.source[1]] * plan.count if plan.sizes is None else plan.sizes[:, 0].tolist()
-        moved |= without_runs(moved, heights)
+        moved |= without_runs(moved, _sizes_of(plan)[:, 0].tolist())
         moved |= moved_fields(points_in(moved), Motion.of_plan(plan), fields.get(FLIPS))
     if own is None and "masks" in fields:
         pixels = np.ascontiguousarray(fields["masks"])
@@ -165,6 +162,12 @@ def move_fields(
     if "boxes" in fields:
         trail = (trail or Trail.before(fields["boxes"], plan)).moved(plan)
     return moved, trail
+
+
+def _sizes_of(plan: Plan) -> Numbers:
+    """Returns height and width of each image that comes in, int64 [B, 2]."""
+    sizes = np.array([plan.source[1:]]).repeat(plan.count, 0) if plan.sizes is None else plan.sizes
+    return np.ascontiguousarray(sizes)
 
 
 def points_in(fields: Fields) -> Fields:
@@ -233,13 +236,13 @@ def boxes_in(fields: Fields, plan: Plan, trail: Trail | None) -> tuple[Trail, Nu
     """Returns the trail of a batch's boxes as ``plan`` moves them, and the numbers of real ones, int64 [B]."""
     trail = trail or Trail.before(fields["boxes"], plan)
     trail = trail.moved(plan) if plan.moves else trail
-    return trail, _counts_of(fields, trail)
+    return trail, counts_of(fields)
 
 
-def _counts_of(fields: Fields, trail: Trail) -> Numbers:
+def counts_of(fields: Fields) -> Numbers:
     """Returns the numbers of real boxes, int64 [B]; all are, if there are no counts."""
-    samples, most = trail.dropped.shape
-    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(samples, most)
+    count, most, _ = fields["boxes"].shape
+    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
     return counts
 
 
@@ -249,9 +252,8 @@ def check_counts(fields: Fields) -> None:
     Raises:
         ValueError: if one is not.
     """
-    if not len(counts := fields.get("counts", ())):
-        return
-    least, greatest, most = int(counts.min()), int(counts.max()), fields["boxes"].shape[1]
+    counts, most = counts_of(fields).tolist(), fields["boxes"].shape[1]
+    least, greatest = min(counts, default=0), max(counts, default=0)
     if not 0 <= least <= greatest <= most:
         raise ValueError(
             f"counts are from {least} to {greatest}, and boxes have room for {most} per sample; give the number of "
@@ -264,7 +266,7 @@ def drop_boxes(fields: Fields, trail: Trail, rule: BoxRule) -> Fields:
 
     The remaining ones move to the front in their order, and the rest is empty.
     """
-    counts, shape, kind = _counts_of(fields, trail), trail.dropped.shape, trail.boxes.dtype
+    counts, shape, kind = counts_of(fields), trail.dropped.shape, trail.boxes.dtype
     packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
     _KEEP_BOXES[kind.name](limits, counts, *trail, packed, order, real)
@@ -309,6 +311,12 @@ _KEEP_BOXES = {
 }
 
 
+def names_per_box(fields: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the fields with an element per box; one of such a name may have nothing to do with boxes."""
+    most = fields["boxes"].shape[1:2]
+    return [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == most]
+
+
 def with_boxes_of(fields: Fields, boxes: Boxes, sources: Numbers, real: Flags) -> Fields:
     """Returns fields with other boxes [B, M, 4], and their labels, counts and all else that belongs to them.
 
@@ -316,10 +324,8 @@ def with_boxes_of(fields: Fields, boxes: Boxes, sources: Numbers, real: Flags) -
     Polygons and run lengths of boxes that are gone get the box -1.
     """
     made = {**fields, "boxes": boxes, "counts": np.array([np.count_nonzero(row) for row in real], np.int64)}
-    for name in PER_BOX:
-        # A field of this name may have nothing to do with boxes.
-        if name in fields and fields[name].shape[1:2] == sources.shape[1:]:
-            made[name] = taken(np.ascontiguousarray(fields[name]), sources, real, PADDING.get(name, 0))
+    for name in names_per_box(fields):
+        made[name] = taken(np.ascontiguousarray(fields[name]), sources, real, PADDING.get(name, 0))
     for name, _ in SEGMENTS:
         if name in fields:
             entries = fields[name]

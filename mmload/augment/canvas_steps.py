@@ -15,8 +15,6 @@ import numpy as np
 
 from mmload.augment.arguments import (
     LONGEST_SIDE,
-    argument_error,
-    elements,
     flag,
     integer,
     integers,
@@ -79,9 +77,8 @@ class ScaleJitter(PlacedStep):
         mask_fill: int = 255,
     ) -> None:
         super().__init__(interpolation, antialias, fill, mask_fill)
-        if len(elements(target_size) or ()) != 2:
-            raise argument_error("target_size", target_size, "(height, width)")
-        self.target_size = pair(target_size, "target_size")
+        bounds: dict[str, Any] = {"least": 1, "greatest": LONGEST_SIDE, "expected": "(height, width)"}
+        self.target_size: tuple[int, int] = integers("target_size", target_size, (2,), **bounds)
         self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
@@ -137,8 +134,8 @@ class RandomShortestSize(PlacedStep):
         """Draws one of the sizes per sample."""
         height, width = plan.frame
         (chosen,) = draws.integers((0, len(self.min_size) - 1))
-        if isinstance(height, int) and isinstance(width, int):
-            canvas = self.canvas(height, width)
+        if not plan.is_variable_size:
+            canvas = self.canvas(plan.height, plan.width)
         elif self.max_size is None:
             raise ValueError(
                 "max_size is None, but the images are variable-size; give max_size, which sets the size of the canvas"

@@ -10,7 +10,7 @@ read.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from mmload.augment.given_samples import Given, given_samples, on_device
 from mmload.augment.mix import MixStep, mixed_fields
 from mmload.augment.mosaic import Mosaic, Tiles
 from mmload.augment.step import (
+    GEOMETRY,
     AfterStep,
     DeclaredStep,
     Draws,
@@ -41,6 +42,7 @@ from mmload.augment.step import (
     white,
     with_following,
 )
+from mmload.augment.tile_geometry import TileRows
 from mmload.batch import Batch, Fields, fields_of
 from mmload.errors import shown
 from mmload.records import segment_fields
@@ -51,6 +53,7 @@ from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
+_NO_FIELDS: Fields = {}
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -122,8 +125,7 @@ class Collate(HasCollates):
     @property
     def composer(self) -> Mosaic | None:
         """Step that composes samples of several rows; None: there is none."""
-        first = self.steps[0] if len(self.steps) else None
-        return first if isinstance(first, Mosaic) else None
+        return next((step for step in self.steps if isinstance(step, Mosaic)), None)
 
     @property
     def collates(self) -> tuple[Collate, ...]:
@@ -138,7 +140,12 @@ class Collate(HasCollates):
     @property
     def has_partners(self) -> bool:
         """Whether samples may need partners: a batch to prepare has the partners behind the samples."""
-        return any(isinstance(step, CopyPaste) for step in self.steps)
+        return bool(self._pastes)
+
+    @property
+    def _pastes(self) -> list[tuple[int, CopyPaste]]:
+        """The step that pastes objects, with its place; there is one at most."""
+        return [(place, step) for place, step in enumerate(self.steps) if isinstance(step, CopyPaste)]
 
     def with_partners(
         self, rows: Numbers, seeds: Numbers, total: int, ids: Callable[[Numbers], Numbers]
@@ -151,10 +158,9 @@ class Collate(HasCollates):
             total: number of rows to draw from.
             ids: returns the row at each of these places, int64 [...].
         """
-        for place, step in enumerate(self.steps):
-            if isinstance(step, CopyPaste):  # there is one at most
-                drawn, own = step.partners(Draws(seeds, place), total, ids)
-                return np.concatenate((rows, drawn)), np.concatenate((seeds, own))
+        for place, step in self._pastes:
+            drawn, own = step.partners(Draws(seeds, place), total, ids)
+            rows, seeds = np.concatenate((rows, drawn)), np.concatenate((seeds, own))
         return rows, seeds
 
     @property
@@ -211,11 +217,10 @@ class Collate(HasCollates):
         if self.has_partners:
             count = len(seeds)
             numbers, seeds = self.with_partners(np.arange(count), seeds, count, lambda drawn: drawn)
-            given = given.chosen(torch.from_numpy(numbers))
+            given = given.chosen(numbers)
             given.batch.seeds = torch.from_numpy(seeds)
-        batch, images, masks = given
-        source = given.one.dtype
-        prepared = self.prepare(batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, masks=masks)
+        more: dict[str, Any] = {"seeds": seeds, "sizes": given.sizes, "masks": given.masks}
+        prepared, images = self.prepare(given.batch, given.shape, source=given.one.dtype, **more), given.images
         if is_rendered_there:
             return prepared.finish(prepared.render_images(images))
         out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
@@ -234,14 +239,14 @@ class Collate(HasCollates):
         masks: OwnMasks | None = None,
         framed: bool = False,
         tiles: Tiles | None = None,
-        boxes: Fields | None = None,
+        boxes: Fields = _NO_FIELDS,
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
         Args:
             batch: everything but the images, which are ignored, in host memory; with the partners of
                 :meth:`with_partners`.
-            shape: (C, H, W) of the images as stored; (C, 0, 0) if ``sizes`` are given.
+            shape: (C, H, W) of the images as stored; H and W are ignored if ``sizes`` are given.
             source: dtype of the images.
             seeds: int64 [B]; None: those of the batch, else fresh ones.
             sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
@@ -254,14 +259,14 @@ class Collate(HasCollates):
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
         check_batch(batch, shape, source, sizes)
-        fields: dict[str, Any] = fields_of(batch) | (boxes or {}) | ({} if tiles is None else dict(tiles.fields))
+        fields: Fields = {**fields_of(batch), **(boxes if tiles is None else tiles.fields)}
         check_fields(self.steps, fields | ({} if masks is None else {"masks": masks.memory}))
         seeds = _seeds_of(batch) if seeds is None else seeds
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
-        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles, boxes or {})
+        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles, boxes)
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
@@ -272,6 +277,10 @@ def collates_of(collate: object) -> tuple[Collate, ...]:
 def has_per_sample(collate: object) -> bool:
     """Returns whether there is a :class:`PerSample` somewhere in a collate."""
     return isinstance(collate, nn.Module) and any(isinstance(module, PerSample) for module in collate.modules())
+
+
+class _End(nn.Module):
+    """End of a list of steps, as one more step: each pass ends before a step that it cannot take, or before this."""
 
 
 class PreparedBatch:
@@ -306,7 +315,7 @@ class PreparedBatch:
         tiles: Tiles | None,
         boxes: Fields,
     ) -> None:
-        self._collate, self._steps, self._epoch = collate, list(collate.steps), collate.epoch
+        self._collate, self._steps, self._epoch = collate, [*collate.steps, _End()], collate.epoch
         self._own_masks, self._framed, self._seeds = masks, framed, seeds
         # Only what may change is an array: each of a tensor gives the interpreter lock away when it dies.
         unchanged = () if any(isinstance(step, MixStep) for step in collate.steps) else ("targets",)
@@ -316,13 +325,14 @@ class PreparedBatch:
             check_counts(self._fields)
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
         self._trail: Trail | None = None
-        first = collate.composer
-        if first is not None:
-            tiles = tiles or first.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
-            start, composed, self._trail = first.composed(tiles, self._draws(0), start.source[0])
+        self.tile_rows: TileRows | None = None
+        first, composer = 0, collate.composer
+        if composer is not None:
+            tiles = tiles or composer.tiles_of(batch, self._draws(0), start.source, source, start.sizes)
+            start, composed, self._trail = composer.composed(tiles, self._draws(0), start.source[0])
             self._fields = self._fields | composed
-        self.tile_rows = None if tiles is None else tiles.rows
-        self.rendering, following = self._described(0 if first is None else 1, start, source)
+            self.tile_rows, first = tiles.rows, 1
+        self.rendering, following = self._described(first, start, source)
         self._follow(self.rendering.plan)
         self.shape = self.rendering.plan.shape
         self.dtype = self.rendering.dtype
@@ -367,9 +377,10 @@ class PreparedBatch:
         while True:
             for rendering in passes:
                 images = rendering.rendered(images, self.memory_format)
-            if self._next == len(self._steps):
+            step = self._steps[self._next]
+            if isinstance(step, _End):
                 break
-            images = self._changed(self._steps[self._next], images)
+            images = self._changed(step, images)
             passes = self._described_passes(self._next + 1, images.shape, images.dtype)
         images = self._converted(images).contiguous(memory_format=self.memory_format)
         finished: Batch = self._batch_on(images.device).replace(images=images)
@@ -381,7 +392,7 @@ class PreparedBatch:
         ``shape`` [B, C, H, W] and ``dtype`` are of the images that come in.
         """
         passes = []
-        while at < len(self._steps) and isinstance(self._steps[at], Step):
+        while isinstance(self._steps[at], Step):
             count, channels, height, width = shape
             nothing = Plan.unchanged(count, (channels, height, width), white(dtype))
             rendering, at = self._described(at, nothing, dtype)
@@ -389,9 +400,9 @@ class PreparedBatch:
             passes.append(rendering)
             shape, dtype = rendering.plan.shape, rendering.dtype
         self._next = at
-        if self._trail is not None and (at == len(self._steps) or isinstance(self._steps[at], AfterStep)):
+        if self._trail is not None and isinstance(self._steps[at], AfterStep | _End):
             self._fields, self._trail = drop_boxes(self._fields, self._trail, self._collate.box_rule), None
-        if at < len(self._steps):  # such a module may move pixels
+        if not isinstance(self._steps[at], _End):  # such a module may move pixels
             self._fields = {name: value for name, value in self._fields.items() if name != "image_sizes"}
         return passes
 
@@ -420,8 +431,7 @@ class PreparedBatch:
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
-        if self._fields or self._own_masks is not None or plan.is_framed:
-            self._fields, self._trail = move_fields(self._fields, plan, self._trail, self._own_masks)
+        self._fields, self._trail = move_fields(self._fields, plan, self._trail, self._own_masks)
         self._own_masks = None
         if plan.mixing is not None:
             self._fields = mixed_fields(self._fields, plan, plan.mixing)
@@ -438,10 +448,7 @@ class PreparedBatch:
         The plan is of images of dtype ``source`` and changes nothing. If the batch is framed, images that are
         variable-size at the first step that needs one size, or at the end, get a canvas.
         """
-        while at < len(self._steps):
-            step = self._steps[at]
-            if not isinstance(step, Step):
-                break
+        while isinstance(step := self._steps[at], Step):
             if plan.is_variable_size and not step.takes_sizes:
                 if self._framed:
                     plan = plan.framed()
@@ -452,7 +459,7 @@ class PreparedBatch:
             except DoesNotFit:
                 break
             at += 1
-        if self._framed and plan.is_variable_size and not (at < len(self._steps) and _takes_sizes(self._steps[at])):
+        if self._framed and plan.is_variable_size and not _takes_sizes(step):
             plan = plan.framed()
         if plan.is_variable_size:
             raise ValueError(_variable_size_message(self._steps, at))
@@ -480,7 +487,7 @@ def _takes_sizes(step: nn.Module) -> bool:
 def _variable_size_message(steps: Sequence[nn.Module], at: int) -> str:
     """Returns the message where no step before ``at`` gives variable-size images one size."""
     made = "RandomResizedCrop, Resize((height, width)), Letterbox, or a crop"
-    if at == len(steps):
+    if isinstance(steps[at], _End):
         return f"the images are variable-size, and a batch has one size: put {made} among the steps"
     name = type(steps[at]).__name__
     if any(type(step).__name__ == "Resize" for step in steps[:at]):
@@ -495,10 +502,8 @@ def _dtype_before(
     steps: Sequence[nn.Module], at: int, plan: Plan, source: torch.dtype, dtype: torch.dtype
 ) -> torch.dtype:
     """Returns the dtype of a pass that ends before step ``at``: uint8 until a step needs floats."""
-    if plan.shift is not None or plan.blends or source != torch.uint8 or at == len(steps):
-        return dtype
-    step = steps[at]
-    return source if isinstance(step, Step | AfterStep) else dtype
+    are_levels = source == torch.uint8 and plan.shift is None and not plan.blends
+    return source if are_levels and isinstance(steps[at], Step | AfterStep) else dtype
 
 
 OUTPUT_DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -545,7 +550,7 @@ def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Any]) -> None:
     for step in steps:
         if isinstance(step, DeclaredStep):
             step.check_fields(fields)
-        elif ("boxes" in fields or "masks" in fields) and moves(step):
+        elif fields.keys() & GEOMETRY and moves(step):
             name = type(step).__name__
             raise ValueError(
                 f"{name} may move pixels but not boxes and masks; set keeps_geometry = True on it if it moves "
@@ -564,8 +569,6 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
         ValueError: if it has another shape.
     """
     check_dtype(source)
-    if len(batch.batch_size) != 1:
-        raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
     (count,) = batch.batch_size
     if sizes is None:
         check_shape(shape)
@@ -575,17 +578,17 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
             check_shape((shape[0], int(sizes[:, 0].min()), int(sizes[:, 1].min())))
         if batch.masks is not None:
             raise ValueError("the images are variable-size, but their masks are not; give masks of the same sizes")
-    most = 0 if batch.boxes is None or batch.boxes.dim() != 3 else batch.boxes.shape[1]
     checked: dict[str, tuple[tuple[int, ...], Sequence[Any]]] = {
         "masks": ((count, *shape[1:]), (torch.uint8,)),
         "seeds": ((count,), (torch.int64,)),
         "ids": ((count,), (torch.int64,)),
-        "boxes": ((count, most, 4), (torch.float32, torch.float64)),
     }
     if batch.boxes is not None:
+        most = batch.boxes.shape[1:2]
         checked |= {
-            "labels": ((count, most), (torch.int64,)),
-            "difficult": ((count, most), (torch.bool,)),
+            "boxes": ((count, *most, 4), (torch.float32, torch.float64)),
+            "labels": ((count, *most), (torch.int64,)),
+            "difficult": ((count, *most), (torch.bool,)),
             "counts": ((count,), (torch.int64,)),
         }
     for name, (expected, dtypes) in checked.items():
@@ -612,7 +615,7 @@ def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
     if images.device.type != "cpu" or not images.is_floating_point() or not images.numel():
         return
     if any(isinstance(step, Normalize | LevelStep) for step in steps):
-        least, greatest = (float(end) for end in images.aminmax())
+        least, greatest = map(float, images.aminmax())
         if not (least >= -0.01 and greatest <= 1.01):
             raise ValueError(
                 f"images are {images.dtype} with values from {least:g} to {greatest:g}: give uint8 levels, or floats "
@@ -620,9 +623,7 @@ def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:
             )
 
 
-def check_output(
-    step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, fields: Collection[str]
-) -> Tensor:
+def check_output(step: nn.Module, images: object, before: Tensor, dtype: torch.dtype, fields: Fields) -> Tensor:
     """Checks the images that a step made of the images ``before``, of a batch with ``fields``, and returns them.
 
     Raises:
@@ -638,8 +639,7 @@ def check_output(
         raise TypeError(
             f"{name} gave {images.dtype}, but dtype is {dtype}; give uint8, or floats in a collate of a floating dtype"
         )
-    has_geometry = "boxes" in fields or "masks" in fields
-    if images.shape[2:] != before.shape[2:] and has_geometry and not isinstance(step, AfterStep):
+    if images.shape[2:] != before.shape[2:] and fields.keys() & GEOMETRY and not isinstance(step, AfterStep):
         raise ValueError(
             f"{name} resized images {tuple(before.shape)} to {tuple(images.shape)} but not their boxes or masks; use "
             "PerSample with a torchvision v2 transform"

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import chance
-from mmload.augment.boxes import BoxRule, padded
+from mmload.augment.boxes import BoxRule, names_per_box, padded
 from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, following_fields, whole_numbers, with_following
 from mmload.batch import Batch, Fields, fields_of
+from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import masks_of_boxes, parts_of, runs_of_mask, without_padding
 from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENTS, segment_fields
 from mmload.render.level_operations import Array
@@ -83,7 +84,7 @@ class CopyPaste(AfterStep):
             ids: returns the row at each of these places, int64 [...].
 
         Returns:
-            Rows and seeds of the P partners, int64 [P] each.
+            Rows of the P partners, int64 [P], uniform over all rows, and their seeds, int64 [P].
         """
         drawn, applied = draws.branch(0).uniform(1)[:, 0], draws.chance(self.p)
         return ids(whole_numbers(drawn[applied], total)), branch_seeds(draws.seeds, _PARTNER)[applied]
@@ -133,10 +134,8 @@ class CopyPaste(AfterStep):
 
 def _names(fields: Mapping[str, Tensor]) -> list[str]:
     """Returns the names of the fields of objects."""
-    most = fields["boxes"].shape[1]
-    per_box = [name for name in PER_BOX if name in fields and fields[name].shape[1:2] == (most,)]
     segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
-    return ["boxes", "counts", *per_box, *segments]
+    return ["boxes", "counts", *names_per_box(fields), *segments]
 
 
 class _Objects:
@@ -151,18 +150,15 @@ class _Objects:
         self.fields = without_padding(row)
         self.remaining = np.arange(int(row["counts"]))
         self._row, self._size = row, size
-        self._masks: Array | None = None
         self._hidden: set[int] = set()
 
-    @property
+    @lazy_property
     def masks(self) -> Array:
         """Masks of the objects, bool [n, H, W]."""
-        if self._masks is None:
-            self._masks = masks_of_boxes(self._row, *self._size).view(np.bool_)
-        return self._masks
+        return masks_of_boxes(self._row, *self._size).view(np.bool_)
 
     def drawn(self, uniform: Array) -> Array:
-        """Returns which objects are pasted, int64 ascending, of uniform draws [M]."""
+        """Returns which objects are pasted, int64 ascending, by draws [M], float64 and uniform in [0, 1)."""
         can_be = _pixels_of(self.masks) > 0
         if "iscrowd" in self.fields:
             can_be &= ~self.fields["iscrowd"].astype(np.bool_)
@@ -242,5 +238,6 @@ def _padded(images: list[Fields], before: Fields) -> Fields:
     made: Fields = {"counts": np.array([len(fields["boxes"]) for fields in images], np.int64)}
     for name in images[0] if images else ():
         rows = padded([fields[name] for fields in images], PADDING.get(name, 0))
-        made[name] = rows.astype(before[name].dtype, copy=False) if name in before else rows
+        stored: Array = before.get(name, rows)
+        made[name] = rows.astype(stored.dtype, copy=False)
     return made

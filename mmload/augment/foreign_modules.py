@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mmload.augment.boxes import BoxRule, points_in, with_boxes_of
 from mmload.augment.given_samples import on_device
-from mmload.augment.step import AfterStep, Draws, following_fields, with_following
+from mmload.augment.step import GEOMETRY, AfterStep, Draws, following_fields, with_following
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.render.motion import Boxes, Flags
@@ -38,7 +38,7 @@ def check_foreign(step: nn.Module) -> None:
         ValueError: if it, or a part of it, draws from shared generators, draws once per batch, or mixes a batch.
     """
     for part in nested(step):
-        if (why := _fault(part)) is not None:
+        if why := _fault(part):
             origin = "torchvision's " if type(part).__module__.startswith("torchvision.") else ""
             where = "" if part is step else f" (in {type(step).__name__})"
             raise ValueError(f"{origin}{type(part).__name__}{where} {why}")
@@ -71,31 +71,32 @@ def takes_boxes(module: nn.Module) -> bool:
     return is_from(module, "torchvision.transforms.v2")
 
 
-def is_from(module: nn.Module, package: str) -> bool:
-    """Returns whether a module's class, or a base of it, is defined in a package."""
-    return any(f"{kind.__module__}.".startswith(f"{package}.") for kind in type(module).__mro__)
+def is_from(module: nn.Module, origin: str) -> bool:
+    """Returns whether a module's class, or a base of it, is defined in a package, or is the class of a full name."""
+    return any(f"{kind.__module__}.{kind.__name__}.".startswith(f"{origin}.") for kind in type(module).__mro__)
 
 
-def _fault(part: nn.Module) -> str | None:
-    """Returns why a module cannot be a step, or part of one; None: nothing is known against it."""
+_SHARED = "draws from torch's generator, which threads share: use PerSample({}(...))"
+
+_FAULTS = {
+    "mmload.augment": "draws by the samples' seeds only as a step of the collate; give it to the collate, not to "
+    "another module",
+    "kornia.augmentation": _SHARED,
+    "torch.nn.modules.dropout": f"{_SHARED}, or put it into the model",
+    "torch.nn.modules.activation.RReLU": f"{_SHARED}, or put it into the model",
+    "torch.nn.modules.batchnorm._BatchNorm": "makes samples depend on the batch they are in: put it into the model",
+}
+"""Packages and classes -> why a module of one cannot be a step, with a place for its name."""
+
+
+def _fault(part: nn.Module) -> str:
+    """Returns why a module cannot be a step, or part of one; "": nothing is known against it."""
     name = type(part).__name__
-    if is_from(part, "mmload.augment"):
-        return (
-            "draws by the samples' seeds only as a step of the collate; give it to the collate, not to another module"
-        )
     if is_from(part, "torchvision.transforms") and name not in _STILL:
         if getattr(getattr(import_module("mmload.augment"), name, None), "is_drop_in", False):
             return f"would draw once for a whole batch: import {name} from mmload.augment"
         return f"would treat a whole batch as one image, without boxes and masks: use PerSample({name}(...))"
-    if is_from(part, "kornia.augmentation"):
-        return f"draws from torch's generator, which threads share: use PerSample({name}(...))"
-    if isinstance(part, nn.modules.dropout._DropoutNd | nn.RReLU):
-        return (
-            f"draws from torch's generator, which threads share: use PerSample({name}(...)), or put it into the model"
-        )
-    if isinstance(part, nn.modules.batchnorm._BatchNorm):
-        return "makes samples depend on the batch they are in: put it into the model"
-    return None
+    return next((why.format(name) for origin, why in _FAULTS.items() if is_from(part, origin)), "")
 
 
 _one_at_a_time = threading.RLock()
@@ -126,7 +127,7 @@ class PerSample(AfterStep):
 
     def check_fields(self, fields: Mapping[str, Tensor]) -> None:
         """Raises unless boxes and masks follow: they follow torchvision's v2 alone, with a given fill of masks."""
-        if ("boxes" in fields or "masks" in fields) and not takes_boxes(self.module):
+        if fields.keys() & GEOMETRY and not takes_boxes(self.module):
             raise ValueError(f"PerSample({self._name}) would not move boxes and masks; use a torchvision v2 transform")
         if "masks" not in fields:
             return
@@ -188,14 +189,19 @@ class PerSample(AfterStep):
             sample["masks"] = tv_tensors.Mask(batch.masks[k])
         changed = self.module(sample)
         boxes = changed.get("boxes")
-        if boxes is not None and getattr(boxes.format, "value", None) != "XYXY":
+        if boxes is not None:
+            self._check_boxes(boxes, sample["boxes"], has_points)
+        return {name: part.as_subclass(Tensor) if isinstance(part, Tensor) else part for name, part in changed.items()}
+
+    def _check_boxes(self, boxes: Any, before: Tensor, has_points: bool) -> None:
+        """Rejects boxes in another format, and moved ones of samples with points, which would not move."""
+        if getattr(boxes.format, "value", None) != "XYXY":
             raise ValueError(f"{type(self.module).__name__} gave boxes as {boxes.format}, expected XYXY")
-        if boxes is not None and has_points and not torch.equal(boxes, sample["boxes"]):
+        if has_points and not torch.equal(boxes, before):
             raise ValueError(
                 f"PerSample({self._name}) would not move keypoints, corners and polygons; use steps of mmload.augment, "
                 "or leave these fields out of fields="
             )
-        return {name: part.as_subclass(Tensor) if isinstance(part, Tensor) else part for name, part in changed.items()}
 
     def _remaining(
         self, before: Boxes, samples: Sequence[Mapping[str, Any]], rule: BoxRule
@@ -225,20 +231,19 @@ class PerSample(AfterStep):
     def _name(self) -> str:
         return type(self.module).__name__
 
-    def _stacked(self, what: str, parts: Sequence[object]) -> Tensor:
+    def _stacked(self, what: str, parts: Sequence[Any]) -> Tensor:
         """Stacks equal parts."""
-        tensors = [part for part in parts if isinstance(part, Tensor)]
-        if len(tensors) < len(parts):
-            odd = next(part for part in parts if not isinstance(part, Tensor))
-            raise TypeError(f"{self._name} gave {type(odd).__name__} for {what}, expected a tensor")
-        kinds = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
+        for part in parts:
+            if not isinstance(part, Tensor):
+                raise TypeError(f"{self._name} gave {type(part).__name__} for {what}, expected a tensor")
+        kinds = {(tuple(part.shape), part.dtype) for part in parts}
         if len(kinds) > 1:
             (first, kind), (second, other) = sorted(kinds, key=str)[:2]
             raise ValueError(
                 f"{self._name} made {first} {kind} of one sample and {second} {other} of another: a batch has one size "
                 "and one dtype; let a crop or a resize end it, in a v2.Compose"
             )
-        return torch.stack(tensors)
+        return torch.stack(list(parts))
 
 
 def _seed(key: int, device: torch.device) -> None:

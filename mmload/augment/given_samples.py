@@ -5,7 +5,8 @@ It is what lets a :class:`~mmload.augment.collate.Collate` be the ``collate_fn``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from mmload.batch import Batch, lazy_rows, make_batch
-from mmload.errors import counted, shown
+from mmload.errors import shown
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.random_words import Numbers
 
@@ -46,46 +47,46 @@ class Given(NamedTuple):
     Attributes:
         batch: all fields; those of variable-size images but images and masks.
         images: tensor [B, C, H, W], or a sequence of uint8 [C, h, w].
+        one: one of the images, or all of fixed-size ones: what has their device, dtype and channels.
+        sizes: heights and widths of variable-size images, int64 [B, 2]; None: images are fixed-size.
         masks: masks with the sizes of variable-size images.
     """
 
     batch: Batch
     images: Any
+    one: Tensor
+    sizes: Numbers | None = None
     masks: OwnMasks | None = None
 
-    @property
-    def one(self) -> Tensor:
-        """Any of the images, or all of fixed-size ones: what has their device, dtype and channels."""
-        one: Tensor = self.images if isinstance(self.images, Tensor) else self.images[0]
-        return one
-
-    @property
-    def sizes(self) -> Numbers | None:
-        """Heights and widths of variable-size images, int64 [B, 2]; None: images are fixed-size."""
-        if isinstance(self.images, Tensor):
-            return None
-        return np.array([image.shape[1:] for image in self.images], np.int64)
+    @classmethod
+    def of_one_size(cls, batch: Batch, images: Tensor) -> Given:
+        """Returns samples with images [B, C, H, W]."""
+        return cls(batch, images, images)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the images; (C, 0, 0) if they are variable-size."""
+        """(C, H, W) of the images, of those of variable size that of the first."""
         channels, height, width = self.one.shape[-3:]
-        return (channels, height, width) if isinstance(self.images, Tensor) else (channels, 0, 0)
+        return channels, height, width
 
     def moved(self, device: torch.device) -> Given:
         """Returns the samples with fixed-size images on a device, and all other fields in host memory."""
-        if not isinstance(self.images, Tensor):
+        if self.sizes is not None:
             return self
         batch, images = self.batch, self.images.to(device, non_blocking=device.type != "cpu")
         if self.images.device.type != "cpu":
             batch = on_device(batch.replace(images=None), torch.device("cpu"))
-        return Given(batch, images)
+        return Given.of_one_size(batch, images)
 
-    def chosen(self, numbers: Tensor) -> Given:
+    def chosen(self, numbers: Numbers) -> Given:
         """Returns some samples, by their numbers, int64 [N]."""
-        images = self.images[numbers] if isinstance(self.images, Tensor) else [self.images[k] for k in numbers.tolist()]
-        masks = None if self.masks is None else self.masks._replace(starts=self.masks.starts[numbers.numpy()])
-        return Given(self.batch.replace(images=None)[numbers], images, masks)
+        chosen = torch.from_numpy(numbers)
+        batch = self.batch.replace(images=None)[chosen]
+        if self.sizes is None:
+            return Given.of_one_size(batch, self.images[chosen])
+        images = [self.images[k] for k in numbers.tolist()]
+        masks = None if self.masks is None else self.masks._replace(starts=self.masks.starts[numbers])
+        return Given(batch, images, images[0], self.sizes[numbers], masks)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -114,12 +115,15 @@ def given_samples(given: Any) -> Given:
     if isinstance(given, Tensor):
         if given.dim() != 4:
             raise ValueError(f"images have the shape {tuple(given.shape)}, expected [B, C, H, W]")
-        return Given(make_batch({}, len(given)), given)
-    if not isinstance(given, Batch) and (not isinstance(given, Sequence) or isinstance(given, str) or not given):
+        return Given.of_one_size(make_batch({}, len(given)), given)
+    if isinstance(given, Batch):
+        rows = lazy_rows(given)
+    elif isinstance(given, Sequence) and not isinstance(given, str) and len(given):
+        rows = list(given)
+        if not all(isinstance(row, Batch) for row in rows):
+            return _of_samples(rows)
+    else:
         raise TypeError(f"got {shown(given) if given or given is None else 'an empty list'}, expected {EXPECTED}")
-    if not isinstance(given, Batch) and not all(isinstance(row, Batch) for row in given):
-        return _of_samples(given)
-    rows = lazy_rows(given) if isinstance(given, Batch) else given
     if _differ_in_size(rows):
         batch = stacked_rows([row.replace(images=None, masks=None) for row in rows])
         # Of None, stack makes a list.
@@ -127,15 +131,13 @@ def given_samples(given: Any) -> Given:
         return _of_sizes(batch.replace(images=None, masks=None), [row.images for row in rows], masks)
     batch = stacked_rows(given)
     images = batch.images
-    if images is None or images.dim() != 4:
-        got = "missing" if images is None else f"of the shape {tuple(images.shape)}"
-        raise ValueError(f"images are {got}, expected [B, C, H, W]")
-    if len(images) != batch.batch_size[0]:
-        raise ValueError(
-            f"got {counted(len(images), 'image')} for a batch of {counted(batch.batch_size[0], 'sample')}; "
-            "give one per sample"
-        )
-    return Given(batch, images)
+    if images is None:
+        raise ValueError("images are missing, expected [B, C, H, W]")
+    if images.dim() != 4:
+        raise ValueError(f"images are of the shape {tuple(images.shape)}, expected [B, C, H, W]")
+    if batch.batch_size != images.shape[:1]:
+        raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
+    return Given.of_one_size(batch, images)
 
 
 def stacked_rows(batch: Batch | Sequence[Batch]) -> Batch:
@@ -172,8 +174,9 @@ def _of_sizes(batch: Batch, images: Sequence[Tensor], masks: Sequence[Tensor]) -
                 f"a variable-size image is {image.dtype} {tuple(image.shape)}, and the first {tuple(images[0].shape)}; "
                 "expected torch.uint8 [C, h, w] with the same C"
             )
+    given = Given(batch, images, images[0], np.array([image.shape[1:] for image in images], np.int64))
     if not masks:
-        return Given(batch, images)
+        return given
     if len(masks) < len(images):
         raise ValueError(f"{len(masks)} of {len(images)} rows have masks: give all of them, or none")
     for mask, image in zip(masks, images, strict=True):
@@ -184,7 +187,7 @@ def _of_sizes(batch: Batch, images: Sequence[Tensor], masks: Sequence[Tensor]) -
             )
     lengths = np.array([mask.numel() for mask in masks])
     pixels = np.concatenate([mask.reshape(-1).numpy() for mask in masks])
-    return Given(batch, images, OwnMasks(pixels, np.cumsum(lengths) - lengths))
+    return given._replace(masks=OwnMasks(pixels, np.cumsum(lengths) - lengths))
 
 
 def _images_of(value: Any, dimensions: int) -> Tensor:
@@ -224,25 +227,34 @@ def _of_samples(given: Sequence[Any]) -> Given:
             raise ValueError(
                 f"a sample has {', '.join(sample)}, and the first has {', '.join(samples[0])}: give all the same"
             )
-    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
-    images = [_images_of(image, 3) for image in columns.pop("images")]
-    masks = [torch.as_tensor(mask) for mask in columns.pop("masks", ())]
+    columns = {name: [_TENSORS[name](sample[name]) for sample in samples] for name in samples[0]}
+    images, masks = columns.pop("images"), columns.pop("masks", [])
     fields: dict[str, Tensor] = {}
     if "targets" in columns:
-        fields["targets"] = torch.stack([torch.as_tensor(target) for target in columns["targets"]])
+        fields["targets"] = torch.stack(columns["targets"])
     if "boxes" in columns:
-        boxes = [torch.as_tensor(one, dtype=torch.float32).reshape(-1, 4) for one in columns["boxes"]]
-        labels = [torch.as_tensor(one, dtype=torch.int64).reshape(-1) for one in columns["labels"]]
+        boxes, labels = columns["boxes"], columns["labels"]
         for around, kinds in zip(boxes, labels, strict=True):
             if len(around) != len(kinds):
                 raise ValueError(f"a sample has {len(around)} boxes and {len(kinds)} labels: give one for each")
         fields["boxes"] = pad_sequence(boxes, batch_first=True)
         fields["labels"] = pad_sequence(labels, batch_first=True, padding_value=-1)
-        fields["counts"] = torch.tensor([len(one) for one in boxes], device="cpu")
+        fields["counts"] = torch.tensor(list(map(len, boxes)), device="cpu")
     if len({image.shape for image in images}) > 1:
         return _of_sizes(make_batch(fields, len(samples)), images, masks)
-    fields |= {"masks": torch.stack(masks)} if masks else {}
-    return Given(make_batch(fields, len(samples)), torch.stack(images))
+    if masks:
+        fields["masks"] = torch.stack(masks)
+    return Given.of_one_size(make_batch(fields, len(samples)), torch.stack(images))
+
+
+_TENSORS: Mapping[str, Callable[[Any], Tensor]] = {
+    "images": partial(_images_of, dimensions=3),
+    "targets": torch.as_tensor,
+    "boxes": lambda boxes: torch.as_tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+    "labels": lambda labels: torch.as_tensor(labels, dtype=torch.int64).reshape(-1),
+    "masks": torch.as_tensor,
+}
+"""Fields -> what makes a tensor of the one that a sample has."""
 
 
 def _fields_of(sample: Any) -> dict[str, Any]:
@@ -262,13 +274,17 @@ def _fields_of(sample: Any) -> dict[str, Any]:
 def _named(sample: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries of a dict by the names of a batch's fields."""
     found: dict[str, Any] = {}
+    fields = {**_FIELDS, "labels": "labels"} if "boxes" in sample else _FIELDS
     for name, value in sample.items():
-        field = "labels" if name == "labels" and "boxes" in sample else _FIELDS.get(name)
+        field = fields.get(name)
         if field is None:
             raise ValueError(f"a sample has {name!r}, which is no field of a batch; leave it out, or build a dataset")
         if field in found:
             raise ValueError(f"a sample has two entries for {field}: {', '.join(map(repr, sample))}")
         found[field] = value
-    if "boxes" in found and "labels" not in found:
-        raise ValueError("a sample has 'boxes' without 'labels'")
+    needed = {"images", "labels"} if "boxes" in found else {"images"}
+    if missing := needed - found.keys():
+        raise ValueError(
+            f"a sample has no {min(missing)}, but {', '.join(map(repr, sample))}: give 'image', and 'labels' to 'boxes'"
+        )
     return found

@@ -13,10 +13,9 @@ import numpy as np
 from torch import nn
 
 from mmload.augment.arguments import argument_error, chance, elements, integer, integers, number, span
-from mmload.augment.mix import MixChoice, MixStep, weights
+from mmload.augment.mix import MixChoice, MixStep, inner_steps, weights
 from mmload.augment.resize import size_with_least
-from mmload.augment.step import Draws, LevelStep, OperationStep
-from mmload.errors import shown
+from mmload.augment.step import ANY_CHANNELS, Draws, LevelStep, OperationStep
 from mmload.render import level_operations as levels
 from mmload.render.plan import Plan, Program, chain, one_of, ordered
 
@@ -30,7 +29,7 @@ class _WithProbability(OperationStep, LevelStep):
 class RandomInvert(_WithProbability):
     """Levels inverted with probability ``p``, drawn per sample."""
 
-    channels = None
+    channels = ANY_CHANNELS
     operation = levels.INVERT
 
 
@@ -43,7 +42,7 @@ class RandomAutocontrast(_WithProbability):
 class RandomEqualize(_WithProbability):
     """Each channel's histogram equalized, by Pillow's scheme, with probability ``p``, drawn per sample."""
 
-    channels = None
+    channels = ANY_CHANNELS
     operation = levels.EQUALIZE
 
 
@@ -58,7 +57,7 @@ class RandomPosterize(_WithProbability):
         ValueError: if an argument is out of range.
     """
 
-    channels = None
+    channels = ANY_CHANNELS
     operation = levels.POSTERIZE
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
@@ -81,7 +80,7 @@ class RandomSolarize(_WithProbability):
         ValueError: if an argument is out of range, or (when run) the threshold is above white.
     """
 
-    channels = None
+    channels = ANY_CHANNELS
     operation = levels.SOLARIZE
 
     def __init__(self, threshold: float, p: float = 0.5) -> None:
@@ -134,7 +133,7 @@ class GaussianBlur(LevelStep):
         ValueError: if an argument is out of range, or (when run) the images are not larger than half of the kernel.
     """
 
-    channels = None
+    channels = ANY_CHANNELS
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
         super().__init__()
@@ -225,22 +224,15 @@ class RandomPhotometricDistort(LevelStep):
 class _OfSteps(LevelStep):
     """Base of the steps that contain steps; the draws of each do not depend on those of the others."""
 
-    channels = None
+    channels = ANY_CHANNELS
 
     def __init__(self, transforms: Sequence[nn.Module] | nn.ModuleList) -> None:
         super().__init__()
-        steps: list[Any] = list(transforms) if isinstance(transforms, nn.ModuleList | Sequence) else []
-        if not steps:
-            raise argument_error("transforms", transforms, "a list of at least one step")
-        for step in steps:
-            if not isinstance(step, LevelStep | OperationStep):
-                raise TypeError(
-                    f"transforms has {shown(step)}, which cannot be drawn per sample: {type(self).__name__} takes "
-                    "flips, RandomGrayscale and steps that change levels"
-                )
-        self.transforms = nn.ModuleList(steps)
-        self.inner: Sequence[LevelStep | OperationStep] = steps
-        self.moves_pixels = any(step.moves_pixels for step in steps)
+        name = type(self).__name__
+        why = f"cannot be drawn per sample: {name} takes flips, RandomGrayscale and steps that change levels"
+        self.inner: Sequence[LevelStep | OperationStep] = inner_steps(transforms, LevelStep | OperationStep, why)
+        self.transforms = nn.ModuleList(self.inner)
+        self.moves_pixels = any(step.moves_pixels for step in self.inner)
 
     def check_images(self, plan: Plan) -> None:
         for step in self.inner:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -47,7 +48,11 @@ class MixStep(TargetStep, Step):
 
     @abstractmethod
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws for each sample, or once for the batch."""
+        """Draws for each sample, or once for the batch: shares float32 [B], boxes int64 [B, 4], or both."""
+
+    def draws_of(self, draws: Draws) -> Draws:
+        """Returns the draws of each sample, or those of the first one for all."""
+        return draws.of_first() if self.per == "batch" else draws
 
 
 class _Mix(MixStep):
@@ -61,17 +66,6 @@ class _Mix(MixStep):
             self.num_classes = integer("num_classes", num_classes, least=1, greatest=_MOST_CLASSES)
         self.p = chance(p)
         self.per = choice("per", per, _PER)
-
-    def mixing(self, plan: Plan, draws: Draws) -> Mixing:
-        drawn = self.drawn(plan, draws.of_first() if self.per == "batch" else draws)
-        if self.per == "sample":
-            return drawn
-        share, boxes = (None if one is None else np.repeat(one, plan.count, 0) for one in (drawn.share, drawn.boxes))
-        return Mixing(share=share, boxes=boxes)
-
-    @abstractmethod
-    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws for as many samples as ``draws`` has."""
 
 
 class MixUp(_Mix):
@@ -97,8 +91,9 @@ class MixUp(_Mix):
         for what in ("boxes", "masks")
     }
 
-    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws the shares."""
+    def mixing(self, plan: Plan, draws: Draws) -> Mixing:
+        """Draws the samples' own shares, float32 [B]: Beta(alpha, alpha) with probability p, else 1."""
+        draws = self.draws_of(draws)
         applied = draws.chance(self.p)
         return Mixing(share=np.where(applied, beta(draws, self.alpha), 1.0).astype(np.float32))
 
@@ -124,8 +119,9 @@ class CutMix(_Mix):
         "boxes": "pastes over boxes without changing them; leave CutMix out, or leave boxes out of fields"
     }
 
-    def drawn(self, plan: Plan, draws: Draws) -> Mixing:
-        """Draws the rectangles that are pasted; empty where a sample is not mixed."""
+    def mixing(self, plan: Plan, draws: Draws) -> Mixing:
+        """Draws what is pasted, int64 [B, 4]: 1 - Beta(alpha, alpha) of the area, around a uniform place."""
+        draws = self.draws_of(draws)
         applied, height, width = draws.chance(self.p), plan.height, plan.width
         half = 0.5 * np.sqrt(1.0 - beta(draws, self.alpha))
         x, y = draws.integers((0, width - 1), (0, height - 1))
@@ -152,16 +148,8 @@ class MixChoice(MixStep):
 
     def __init__(self, transforms: Sequence[nn.Module], p: Sequence[float] | None = None, per: str = "sample") -> None:
         super().__init__()
-        steps = list(transforms)
-        if not steps:
-            raise argument_error("transforms", transforms, "a list of at least one step")
-        self.inner: Sequence[MixStep] = [step for step in steps if isinstance(step, MixStep)]
-        for step in steps:
-            if not isinstance(step, MixStep):
-                raise TypeError(
-                    f"transforms has {shown(step)}, which does not mix samples, and steps that do; "
-                    "give steps of one kind"
-                )
+        why = "does not mix samples, and steps that do; give steps of one kind"
+        self.inner: Sequence[MixStep] = inner_steps(transforms, MixStep, why)
         classes = {step.num_classes for step in self.inner}
         if len(classes) > 1:
             raise argument_error(
@@ -175,18 +163,31 @@ class MixChoice(MixStep):
 
     def mixing(self, plan: Plan, draws: Draws) -> Mixing:
         """Draws once per sample or batch, and what the steps draw."""
-        chosen = (draws.of_first() if self.per == "batch" else draws).weighted(self.p)
-        parts = [step.mixing(plan, draws.branch(place)) for place, step in enumerate(self.inner)]
-        found = Mixing()
-        for place, part in enumerate(parts):
-            here = chosen == place
+        chosen = self.draws_of(draws).weighted(self.p)
+        share, boxes = np.ones(plan.count, np.float32), zeros((plan.count, 4), np.int64)
+        for place, step in enumerate(self.inner):
+            part, here = step.mixing(plan, draws.branch(place)), chosen == place
             if part.share is not None:
-                share = np.float32(1) if found.share is None else found.share
-                found = replace(found, share=np.where(here, part.share, share))
+                share[here] = part.share[here]
             if part.boxes is not None:
-                boxes = 0 if found.boxes is None else found.boxes
-                found = replace(found, boxes=np.where(here[:, None], part.boxes, boxes))
-        return found
+                boxes[here] = part.boxes[here]
+        return Mixing(share=share if self.makes_floats else None, boxes=boxes)
+
+
+def inner_steps(transforms: object, kind: Any, why: str) -> list[Any]:
+    """Checks the list of steps of a step that contains steps, and returns it.
+
+    Raises:
+        TypeError: if a step is not of a kind; the message says ``why`` it cannot be.
+        ValueError: if there is no step.
+    """
+    steps: list[Any] = list(transforms) if isinstance(transforms, nn.ModuleList | Sequence) else []
+    if not steps:
+        raise argument_error("transforms", transforms, "a list of at least one step")
+    for step in steps:
+        if not isinstance(step, kind):
+            raise TypeError(f"transforms has {shown(step)}, which {why}")
+    return steps
 
 
 def weights(p: Sequence[float] | None, count: int) -> tuple[float, ...]:
@@ -225,7 +226,8 @@ def mixed_targets(targets: Array, share: Floats, classes: int | None) -> Array:
             raise ValueError(f"targets are torch.{targets.dtype} [B], expected class indices or soft targets [B, K]")
         if classes is None:
             raise ValueError("targets are class indices; set num_classes, to blend them as one-hot vectors")
-        least, greatest = (int(targets.min()), int(targets.max())) if len(targets) else (0, 0)
+        indices = targets.tolist()
+        least, greatest = min(indices, default=0), max(indices, default=0)
         if not 0 <= least <= greatest < classes:
             raise ValueError(
                 f"targets are from {least} to {greatest}, and num_classes is {classes}: set it to the dataset's number "

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import POLYGONS, Trail, check_counts, moved_fields, points_in, without_runs
-from mmload.augment.step import DeclaredStep, Draws, Flags, beta, following_fields, whole_numbers
+from mmload.augment.boxes import POLYGONS, Trail, check_counts, counts_of, moved_fields, points_in, without_runs
+from mmload.augment.step import DeclaredStep, Doubles, Draws, Flags, beta, following_fields
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
     TO_CANVAS,
@@ -93,8 +93,8 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     check_counts(fields)
     given, samples = np.ascontiguousarray(fields["boxes"]), tiles.rows.samples
     (count, most, _), kind = given.shape, given.dtype
-    counts: Numbers = np.ascontiguousarray(fields["counts"]) if "counts" in fields else np.full(count, most)
-    totals = np.diff(np.cumsum(counts)[np.flatnonzero(np.diff(samples, append=-1))], prepend=0)
+    counts, totals = counts_of(fields), zeros(plan.count, np.int64)
+    _add_up(counts, samples, totals)
     shape = plan.count, max(int(totals.max(initial=0)), 1)
     sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
     boxes, cut, shares = np.empty((count, most, 4)), zeros((count, most), np.bool_), np.empty((count, most))
@@ -117,6 +117,13 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     for name in [name for name in fields if name not in made]:
         made[name] = packed(moved[name].astype(fields[name].dtype, copy=False), PADDING.get(name, 0))
     return made, trail
+
+
+@numba_compiled("int64[::1], int64[::1], int64[::1]", nogil=False)
+def _add_up(counts: Numbers, samples: Numbers, totals: Numbers) -> None:
+    """Adds the number of boxes of each tile to that of its sample."""
+    for tile in range(len(counts)):
+        totals[samples[tile]] += counts[tile]
 
 
 def _list_boxes(
@@ -208,10 +215,8 @@ def _composed_segments(fields: Fields, tiles: Tiles, motion: Motion, columns: Nu
         "rings": _packed(samples[stays], entries, count),
         "polygons": _packed(samples[outlines.ring[is_shown]], points, count),
     }
-    for name in SEGMENTS[1]:
-        if name in fields:
-            packed[name] = zeros((count, *fields[name].shape[1:]), fields[name].dtype)
-    return packed
+    runs = {name: fields[name] for name in SEGMENTS[1] if name in fields}
+    return packed | {name: zeros((count, *value.shape[1:]), value.dtype) for name, value in runs.items()}
 
 
 def _moved(drawn: Array, ring: Array, tile: Array, motion: Motion) -> _Outlines:
@@ -339,22 +344,23 @@ class Mosaic(DeclaredStep):
         self.stop_epoch = None if stop_epoch is None else integer("stop_epoch", stop_epoch, least=0)
 
     def tile_rows(self, draws: Draws, own: Numbers, total: int, ids: Callable[[Numbers], Numbers]) -> TileRows:
-        """Draws the rows that samples are composed of.
+        """Draws the rows that samples are composed of, uniform over all rows; the last of each mosaic is its own.
 
         Args:
             draws: the step's.
             own: int64 [B], row of each sample.
             total: number of rows to draw from.
-            ids: returns the row at each of these places, int64 [...].
+            ids: returns the row at each of these places, int64 [B].
         """
         active = self.stop_epoch is None or draws.epoch("stop_epoch") < self.stop_epoch
+        p, mixup = (self.p, self.mixup) if active else (0.0, 0.0)
         rows, composed, blended = [], [], []
-        for layer in range(2 if active and self.mixup else 1):
+        for layer in range(2 if mixup else 1):
             own_draws = draws.branch(layer)
-            composed.append(own_draws.chance(self.p if active else 0.0))
-            blended.append(own_draws.chance(self.mixup))
-            rows.append(ids(whole_numbers(own_draws.uniform(self.tiles), total)))
-        rows[0][:, -1] = own
+            composed.append(own_draws.chance(p))
+            blended.append(own_draws.chance(mixup))
+            rows.append([ids(places) for places in own_draws.integers(*[(0, total - 1)] * self.tiles)])
+        rows[0][-1] = own
         return listed_tiles(rows, composed, blended)
 
     def tiles_of(
@@ -402,12 +408,10 @@ class Mosaic(DeclaredStep):
                 f"{ALL_SEGMENTS} out of fields"
             )
         rows, count = tiles.rows, len(draws.seeds)
-        layers = 1 + int(rows.layers.max()) if len(rows.layers) else 1
-        uniform = np.stack([draws.branch(2 + layer).uniform(MAP_NUMBERS) for layer in range(layers)])
+        uniform = draws.branch(2).uniform(MAP_NUMBERS), draws.branch(3).uniform(MAP_NUMBERS)
         shares = np.full(count, math.nan, np.float32)
-        if layers == 2:
-            blended = rows.samples[rows.layers == 1]
-            shares[blended] = beta(draws.branch(4), self.alpha)[blended]
+        if self.mixup:
+            _set_shares(rows, beta(draws.branch(4), self.alpha), shares)
         records, needed, motion = placed_tiles(rows, tiles.sizes, uniform, self._ranges, _LAYOUTS[self.tiles])
         parts = Canvas(
             height=self.size[0],
@@ -425,6 +429,14 @@ class Mosaic(DeclaredStep):
     def _ranges(self) -> MapRanges:
         angle, shear = math.pi / 180 * self.degrees, math.pi / 180 * self.shear
         return MapRanges(*self.size, self.perspective, angle, self.scale, shear, self.translate)
+
+
+@numba_compiled(TileRows, "float64[::1], float32[::1]", nogil=False)
+def _set_shares(rows: TileRows, drawn: Doubles, shares: Array) -> None:
+    """Writes the drawn share of each sample that has a second layer."""
+    for tile in range(len(rows.samples)):
+        if rows.layers[tile] == 1:
+            shares[rows.samples[tile]] = drawn[rows.samples[tile]]
 
 
 _FOUR = [[(1, 0), (1, 0)], [(1, 0), (0, 0)], [(0, 0), (1, 0)], [(0, 0), (0, 0)]]

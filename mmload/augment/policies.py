@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.augment.arguments import choice, flag, integer, number
-from mmload.augment.step import Draws, Flags, Floats, dirichlet, whole_numbers
+from mmload.augment.step import Doubles, Draws, Flags, dirichlet, whole_numbers
 from mmload.augment.warps import WarpingStep, affine_matrix
 from mmload.render import level_operations as levels
 from mmload.render.level_operations import MOST_NUMBERS
@@ -82,7 +82,10 @@ class _Policy(WarpingStep):
     )
 
     def drawn_change(self, space: tuple[Change, ...], draws: Draws, plan: Plan, bins: Numbers, of: int) -> Program:
-        """Draws one change per sample and its sign; ``bins``: int64 [B], the bin of the magnitude, of ``of``."""
+        """Draws one change per sample, uniform over the space, and its sign, negative with probability 0.5.
+
+        The magnitude is that of ``bins``, int64 [B], of ``of``.
+        """
         uniform = draws.uniform(2)
         return self.changes(space, whole_numbers(uniform[:, 0], len(space)), uniform[:, 1] < 0.5, plan, bins, of)
 
@@ -133,7 +136,7 @@ def _tables(
     return np.array([_CODES.get(change.name, warp) for change in space], np.int64), numbers
 
 
-def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
+def _magnitudes(change: Change, bins: int, height: int, width: int) -> Doubles:
     """Returns the magnitude in each bin as torchvision computes it, float64 [bins]."""
     if change.name == "Posterize":
         shares = np.arange(bins, dtype=np.float32) / np.float32((bins - 1) / (change.least - change.most))
@@ -147,26 +150,24 @@ def _magnitudes(change: Change, bins: int, height: int, width: int) -> Floats:
     return magnitudes.astype(np.float32).astype(np.float64)
 
 
-def _numbers(name: str, magnitude: Floats, height: int, width: int, peak: float) -> Floats:
+def _numbers(name: str, magnitude: Doubles, height: int, width: int, peak: float) -> Doubles:
     """Returns the numbers of an operation with these magnitudes: float64 [bins, N]."""
     if name in _BLENDS:
         return np.stack((1.0 + magnitude, -magnitude), 1)
     if name not in _WARPS:
         return (peak * magnitude if name == "Solarize" else magnitude)[:, None]
-    nothing, one = np.zeros_like(magnitude), np.ones_like(magnitude)
-    angle, move_x, move_y, shear_x, shear_y = (nothing,) * 5
-    center = 0.0, 0.0
-    if name == "Rotate":
-        angle = -magnitude
-    elif name == "TranslateX":
-        move_x = np.trunc(magnitude)
-    elif name == "TranslateY":
-        move_y = np.trunc(magnitude)
-    else:  # around the corner at the top left, as torchvision has them from the paper
-        degrees = np.array([math.atan(one) for one in magnitude]) * (180.0 / math.pi)
-        shear_x, shear_y = (degrees, nothing) if name == "ShearX" else (nothing, degrees)
-        center = -0.5 * width, -0.5 * height
-    return affine_matrix(angle, (move_x, move_y), one, (shear_x, shear_y), center)
+    nothing, one, move = np.zeros_like(magnitude), np.ones_like(magnitude), np.trunc(magnitude)
+    shear = np.array([math.atan(one) for one in magnitude]) * (180.0 / math.pi)
+    still, middle = (nothing, nothing), (0.0, 0.0)
+    corner = -0.5 * width, -0.5 * height  # at the top left: torchvision shears around it, as it has it from the paper
+    angle, moves, shears, center = {
+        "Rotate": (-magnitude, still, still, middle),
+        "TranslateX": (nothing, (move, nothing), still, middle),
+        "TranslateY": (nothing, (nothing, move), still, middle),
+        "ShearX": (nothing, still, (shear, nothing), corner),
+        "ShearY": (nothing, still, (nothing, shear), corner),
+    }[name]
+    return affine_matrix(angle, moves, one, shears, center)
 
 
 class RandAugment(_Policy):
@@ -313,13 +314,12 @@ class AutoAugment(_Policy):
 
 
 @cache
-def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Floats]:
+def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Doubles]:
     """Returns the changes of a policy's pairs, bins of their magnitudes, and their probabilities: [25, 2] each."""
-    names, pairs = [change.name for change in AUTO_AUGMENT], POLICIES[policy]
-    which = np.array([[names.index(name) for name, _, _ in pair] for pair in pairs], np.int64)
-    bins = np.array([[place or 0 for _, _, place in pair] for pair in pairs], np.int64)
-    shares = np.array([[share for _, share, _ in pair] for pair in pairs], np.float32)
-    return which, bins, shares.astype(np.float64)
+    names, table = [change.name for change in AUTO_AUGMENT], np.array(POLICIES[policy], object)
+    which = np.vectorize(names.index, [np.int64])(table[..., 0])
+    bins = np.vectorize(lambda place: place or 0, [np.int64])(table[..., 2])
+    return which, bins, table[..., 1].astype(np.float32).astype(np.float64)
 
 
 class AugMix(_Policy):
@@ -362,12 +362,13 @@ class AugMix(_Policy):
         shares = dirichlet(draws, self.alpha, self.mixture_width) * share[:, 1:]
         parts = [Program.single_operation(levels.MIX_BEGIN, plan.count, share[:, 0])]
         for row in range(self.mixture_width):
-            most = self.chain_depth if self.chain_depth > 0 else 3
-            depth = None if self.chain_depth > 0 else 1 + whole_numbers(draws.uniform(1)[:, 0], 3)
+            depth, most = np.full(plan.count, self.chain_depth), self.chain_depth
+            if self.chain_depth <= 0:
+                depth, most = 1 + whole_numbers(draws.uniform(1)[:, 0], 3), 3
             for place in range(most):
                 bins = whole_numbers(draws.uniform(1)[:, 0], self.severity)
                 part = self.drawn_change(space, draws, plan, bins, 10)
-                parts.append(part if depth is None else part.masked(depth > place))
+                parts.append(part.masked(depth > place))
             parts.append(Program.single_operation(levels.MIX_ADD, plan.count, shares[:, row]))
         return chain([*parts, Program.single_operation(levels.MIX_END, plan.count)])
 

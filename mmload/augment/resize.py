@@ -16,15 +16,16 @@ import numpy as np
 from mmload.augment.arguments import (
     LONGEST_SIDE,
     argument_error,
-    elements,
+    check_ascending,
     flag,
     integer,
+    listed,
     mode_of,
     pair,
     ratios,
     shares,
 )
-from mmload.augment.step import Draws, Floats, Step, arguments_of
+from mmload.augment.step import Doubles, Draws, Step, arguments_of
 from mmload.render.plan import Plan, Resampling
 from mmload.runtime.kernels import numba_compiled
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
@@ -159,7 +160,7 @@ class Resize(ResizingStep):
             self.size = size
         elif size is not None:
             sides = pair(size)
-            self.size = sides[0] if len(elements(size) or (size,)) == 1 else sides
+            self.size = sides[0] if len(listed(size)) == 1 else sides
         self.max_size = None if max_size is None else self._longest(max_size)
 
     def _longest(self, max_size: object) -> int:
@@ -208,12 +209,12 @@ def drawn_windows(
     *,
     are_holes: bool = False,
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Draws a window per sample as torchvision does: the first of ten sizes that fits, at a random place.
+    """Draws a window per sample as torchvision does: the first of ten sizes that fits, at a uniformly random place.
 
     Args:
         draws: draws of the step; it takes 22.
         frame: height and width of the images.
-        scale: least and greatest share of an image's area.
+        scale: least and greatest share of an image's area; drawn uniformly.
         ratio: least and greatest width / height, of holes height / width; drawn uniformly in its logarithm.
         fallback: height and width of the window in the middle where no size fits.
         are_holes: whether windows are smaller than the image and may have no pixel; else they have one and may be all
@@ -232,7 +233,7 @@ def drawn_windows(
 
 
 @numba_compiled("uint64[:, ::1], int64[:, ::1], float64[::1], boolean, int64[:, ::1]", nogil=False)
-def _write_windows(words: Words, frames: Numbers, bounds: Floats, are_holes: bool, windows: Numbers) -> None:
+def _write_windows(words: Words, frames: Numbers, bounds: Doubles, are_holes: bool, windows: Numbers) -> None:
     """Writes the first window per sample that fits; else that of the size in ``windows``, in the middle.
 
     Of words [B, 2 n + 2], n draw shares of the area, n draw ratios, and two draw the place. Bounds are the extreme
@@ -286,10 +287,8 @@ class ProgressiveSize:
             greatest = math.inf if name.endswith("epoch") else LONGEST_SIDE
             checked = integer(name, getattr(self, name), least=least, greatest=greatest)
             object.__setattr__(self, name, checked)
-        for first, last in (("min_size", "max_size"), ("start_epoch", "end_epoch")):
-            ends = getattr(self, first), getattr(self, last)
-            if ends[0] > ends[1]:
-                raise argument_error(f"({first}, {last})", ends, "the smaller one first")
+        check_ascending(self, "min_size", "max_size")
+        check_ascending(self, "start_epoch", "end_epoch")
 
     def __call__(self, epoch: int) -> int:
         """Returns the size in an epoch."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error
-from mmload.augment.collate import Collate, collates_of
+from mmload.augment.collate import collates_of
 from mmload.augment.given_samples import stacked_rows
 from mmload.augment.views import Views
 from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
@@ -24,13 +24,13 @@ from mmload.records import PER_BOX, SEGMENTS
 Form = tuple[str, ...] | list[str] | Mapping[Any, str] | str | Callable[[Any], Any]
 """Type of the form that :class:`Returns` takes."""
 
-ARRAYS = ("numpy", "dlpack")
-"""The forms that are dicts of all fields as arrays."""
-
 _BOXES = ("boxes", "labels", "counts")
 
 _FORMATS = {f"boxes_{box_format}": box_format for box_format in BOX_FORMATS}
 """Names by which a form has boxes of each format, beside the fields."""
+
+_FIELDS_OF_FORMATS = {name: field_of_boxes(box_format) for name, box_format in _FORMATS.items()}
+"""These names -> fields that the boxes are made of."""
 
 _OF_EACH_VIEW = frozenset(
     ("images", "boxes", "counts", "masks", "seeds", "image_sizes", *_FORMATS, *PER_BOX, *chain.from_iterable(SEGMENTS))
@@ -66,7 +66,7 @@ class Returns:
     def __init__(self, form: Form, collate: Callable[[Any], BatchOrViews] | None = None) -> None:
         if not (isinstance(form, tuple | list | str | Mapping) or callable(form)) or isinstance(form, Returns):
             raise TypeError(f"returns is {shown(form)}, expected {_EXPECTED}")
-        if isinstance(form, str) and form not in ("torchvision", *ARRAYS):
+        if isinstance(form, str) and form not in ("torchvision", *_ARRAYS):
             raise argument_error("returns", form, _EXPECTED)
         self._names: tuple[str, ...] = ()
         if isinstance(form, tuple | list | Mapping):
@@ -78,16 +78,16 @@ class Returns:
         if isinstance(collate, Returns):
             raise TypeError("collate is a Returns; give the collate inside it, and one returns=")
         self._check_views(isinstance(collate, Views))
-        if form == "numpy" and any(view.dtype == torch.bfloat16 for view in collates_of(collate)):
-            raise ValueError('returns is "numpy", which has no bfloat16; use another dtype of Collate or "dlpack"')
-        if isinstance(collate, Collate | Views):
-            self.check_device(collate.device)
+        for view in collates_of(collate):
+            if form == "numpy" and view.dtype == torch.bfloat16:
+                raise ValueError('returns is "numpy", which has no bfloat16; use another dtype of Collate or "dlpack"')
+            self.check_device(view.device)
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that a batch has to have."""
         if self._names:
-            return tuple(field_of_boxes(_FORMATS[name]) if name in _FORMATS else name for name in self._names)
+            return tuple(_FIELDS_OF_FORMATS.get(name, name) for name in self._names)
         return _BOXES if self.form == "torchvision" else ()
 
     def __call__(self, batch: Batch | Sequence[Batch]) -> Any:
@@ -143,18 +143,15 @@ class Returns:
 
     def _fields_of(self, view: Batch) -> dict[str, Tensor]:
         """Returns the fields of a batch, and its boxes in the formats that the form names."""
-        fields = fields_of(view)
-        formats = {name: _FORMATS[name] for name in self._names if name in _FORMATS}
-        there = {name: each for name, each in formats.items() if field_of_boxes(each) in fields}
-        return {**{name: view.boxes_as(each) for name, each in there.items()}, **fields}
+        fields, formats = fields_of(view), _FORMATS.keys() & self._names
+        boxes = {name: view.boxes_as(_FORMATS[name]) for name in formats if _FIELDS_OF_FORMATS[name] in fields}
+        return {**boxes, **fields}
 
     def _filled(self, fields: Mapping[str, Any]) -> Any:
         """Returns the form with the fields in place of their names."""
         form = self.form
-        if form == "numpy":
-            return {name: _each(_numpy, value) for name, value in fields.items()}
-        if form == "dlpack":
-            return {name: _each(Tensor.detach, value) for name, value in fields.items()}
+        if isinstance(form, str):
+            return {name: _each(_ARRAYS[form], value) for name, value in fields.items()}
         for name, field in zip(self._names, self.fields, strict=True):
             if name not in fields:
                 raise ValueError(f"returns={shown(form)} needs the field {field!r}; the batch has {choices(fields)}")
@@ -175,6 +172,10 @@ def _numpy(value: Tensor) -> npt.NDArray[Any]:
         raise ValueError('returns is "numpy", which has no bfloat16; use another dtype, or returns="dlpack"')
     array: npt.NDArray[Any] = value.detach().numpy()
     return array
+
+
+_ARRAYS: Mapping[str, Callable[[Tensor], Any]] = {"numpy": _numpy, "dlpack": Tensor.detach}
+"""Forms that are dicts of all fields -> what makes the array of one."""
 
 
 def _each(change: Callable[[Tensor], Any], value: Tensor | tuple[Tensor, ...]) -> Any:

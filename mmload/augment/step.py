@@ -68,10 +68,11 @@ from mmload.runtime.random_words import (
 if TYPE_CHECKING:
     from mmload.augment.boxes import BoxRule, Trail
 
-Floats = npt.NDArray[np.float64]
+Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-STEP = 0xD1342543DE82EF95
-"""Another odd increment, so that steps and draws do not run into each other."""
+
+_STEP_INCREMENT = 0xD1342543DE82EF95
+"""Odd number that is added per step, other than that per draw, so that steps and draws do not run into each other."""
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
@@ -135,6 +136,10 @@ class DeclaredStep(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in shown)
 
 
+ANY_CHANNELS = range(1, 1 << 31)
+"""Numbers of channels of steps that take images of any."""
+
+
 class Step(DeclaredStep, ABC):
     """Step that can be described: geometry, linear color, holes.
 
@@ -144,14 +149,14 @@ class Step(DeclaredStep, ABC):
     Attributes:
         takes_sizes: whether it can be done to variable-size images.
         is_drop_in: whether it does what torchvision's transform of its name does, in the same place of a list.
-        channels: numbers of channels that images may have; None: any.
+        channels: numbers of channels that images may have.
         is_random: whether it draws from the samples' seeds.
         moves_pixels: whether it moves pixels as an operation on levels.
     """
 
     takes_sizes = True
     is_drop_in = True
-    channels: tuple[int, ...] | None = None
+    channels: Sequence[int] = ANY_CHANNELS
     is_random = True
     moves_pixels = False
 
@@ -170,7 +175,7 @@ class Step(DeclaredStep, ABC):
     def check_images(self, plan: Plan) -> None:
         """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
         channels = plan.source[0]
-        if self.channels is not None and channels not in self.channels:
+        if channels not in self.channels:
             allowed = " or ".join(str(number) for number in self.channels)
             raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
 
@@ -279,7 +284,7 @@ def white(dtype: torch.dtype) -> float:
 class LevelStep(Step):
     """Step whose effect is a :class:`~mmload.render.plan.Program`, which a subclass draws."""
 
-    channels: tuple[int, ...] | None = (1, 3)
+    channels: Sequence[int] = (1, 3)
     takes_sizes = False
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
@@ -321,6 +326,10 @@ _FOLLOWING = frozenset(
 """Fields that steps may change."""
 
 
+GEOMETRY = {"boxes", "masks"}
+"""Fields that have to follow the pixels of a step that moves them."""
+
+
 def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -> Fields:
     """Returns the fields in host memory that steps may change, but those that are known to stay as they are.
 
@@ -337,12 +346,9 @@ def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -
 
 def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:
     """Returns a batch with other values of fields; ``before`` are those that :func:`following_fields` gave of it."""
-    stored, changed = fields_of(batch), {}
-    for name, value in fields.items():
-        if value is not before.get(name):
-            changed[name] = torch.from_numpy(value)
-            if name in stored and stored[name].dtype == torch.bfloat16 and name != "targets":  # soft ones are float32
-                changed[name] = changed[name].bfloat16()
+    halves = {name for name, value in fields_of(batch).items() if value.dtype == torch.bfloat16 and name != "targets"}
+    changed = {name: torch.from_numpy(value) for name, value in fields.items() if value is not before.get(name)}
+    changed |= {name: changed[name].bfloat16() for name in halves & changed.keys()}  # soft targets are float32
     if "image_sizes" in before.keys() - fields.keys():
         batch = batch.replace(image_sizes=None)
     elif "image_sizes" in changed:
@@ -394,7 +400,7 @@ def branch_seeds(seeds: Numbers, number: int) -> Numbers:
 
 
 def fresh_seeds(count: int, generator: torch.Generator | None = None) -> Numbers:
-    """Draws seeds [count] for samples without any, from ``generator``; None: torch's default one of the CPU."""
+    """Draws seeds for samples without any, int64 [count]: uniform over 64 bits, by ``generator``; None: torch's own."""
     where = torch.device("cpu") if generator is None else generator.device
     drawn = torch.randint(_LOWEST, _HIGHEST, (count,), generator=generator, device=where, dtype=torch.int64)
     seeds: Numbers = drawn.cpu().numpy()
@@ -426,7 +432,7 @@ class Draws:
     ) -> None:
         self.seeds, self._epoch, self._ids, self._boxes = seeds, epoch, ids, boxes
         self._place = step
-        self._step = STEP * (step + 1) % (1 << 64)
+        self._step = _STEP_INCREMENT * (step + 1) % (1 << 64)
         self._used = 0
 
     def epoch(self, what: str) -> int:
@@ -466,20 +472,23 @@ class Draws:
         return self._boxes(plan)
 
     def bits(self, count: int) -> Numbers:
-        """Returns the next ``count`` draws of every sample: int64 [B, count], all 64 bits random."""
+        """Draws ``count`` words per sample, int64 [B, count]: uniform over all 64 bits."""
         return counted(as_words(self.seeds), self._step, self._taken(count), count).view(np.int64)
 
-    def uniform(self, count: int) -> Floats:
-        """Returns the next ``count`` draws of every sample in [0, 1): float64 [B, count] with 53 random bits."""
+    def uniform(self, count: int) -> Doubles:
+        """Draws ``count`` numbers per sample, float64 [B, count]: uniform in [0, 1), with 53 random bits."""
         return unit(self.bits(count))
 
     def chance(self, p: float) -> Flags:
-        """Draws once per sample: bool [B], true with probability ``p`` (never for 0, always for 1)."""
+        """Draws once per sample, bool [B]: true with probability ``p`` (never for 0, always for 1)."""
         return drawn_chances(as_words(self.seeds), self._step, self._taken(1), p)
 
     def integers(self, *ranges: tuple[Numbers | int, Numbers | int]) -> list[Numbers]:
-        """Draws once per sample for each (first, last): integers from first to last, int64 [B] each."""
-        if not any(isinstance(end, np.ndarray) for ends in ranges for end in ends):
+        """Draws once per sample for each (first, last), int64 [B] each: uniform over the integers first to last.
+
+        An end is one number for all samples, or int64 [B].
+        """
+        if not any(isinstance(end, np.ndarray) for end in itertools.chain(*ranges)):
             first = self._taken(len(ranges))
             return drawn_integers(as_words(self.seeds), self._step, first, ranges)  # type: ignore[arg-type]  # numbers
         uniform = self.uniform(len(ranges))
@@ -488,13 +497,13 @@ class Draws:
         ]
 
     def orders(self, count: int) -> Numbers:
-        """Draws ``count`` times per sample: int64 [B, count], the numbers from 0 to ``count`` - 1 in random order."""
+        """Draws ``count`` times per sample, int64 [B, count]: the numbers 0 to count - 1 in uniformly random order."""
         return drawn_orders(as_words(self.seeds), self._step, self._taken(count), count)
 
     def weighted(self, shares: Sequence[float]) -> Numbers:
-        """Draws once per sample: int64 [B], ``k`` with the probability ``shares[k]``; they sum to 1."""
+        """Draws once per sample, int64 [B]: ``k`` with the probability ``shares[k]``, which sum to 1."""
         uniform, ends = self.uniform(1)[:, 0], np.array(list(itertools.accumulate(shares)), np.float32).tolist()
-        last = max(place for place, share in enumerate(shares) if share > 0)  # sums are rounded
+        last = np.flatnonzero(shares)[-1]  # sums are rounded
         chosen: Numbers = np.minimum(sum((uniform >= end).astype(np.int64) for end in ends), last)
         return chosen
 
@@ -504,8 +513,8 @@ class Draws:
         return Draws(seeds, self._place, epoch=self._epoch, ids=self._ids, boxes=self._boxes)
 
     def of_first(self) -> Draws:
-        """Returns draws of the first sample, for draws per batch: arrays [1, ...], or [0, ...] of an empty batch."""
-        return Draws(self.seeds[:1], self._place, epoch=self._epoch)
+        """Returns draws that are those of the first sample for every sample, for what is drawn once per batch."""
+        return Draws(np.repeat(self.seeds[:1], len(self.seeds)), self._place, epoch=self._epoch)
 
     def _taken(self, count: int) -> int:
         """Returns the number of the next draw and advances by ``count``."""
@@ -514,8 +523,11 @@ class Draws:
         return first
 
 
-def whole_numbers(uniform: Floats, count: Numbers | int) -> Numbers:
-    """Converts uniform draws [0, 1) to integers 0 to ``count`` - 1, int64; the bias is below count / 2^53."""
+def whole_numbers(uniform: Doubles, count: Numbers | int) -> Numbers:
+    """Converts draws, float64 and uniform in [0, 1), to integers uniform over 0 to ``count`` - 1, int64 of their shape.
+
+    The bias is below count / 2^53. ``count`` is one number, or as many as draws.
+    """
     return (uniform * count).astype(np.int64)
 
 
@@ -523,30 +535,30 @@ _TRIES = 12
 """Rejection rounds of a gamma draw: it accepts over 95 of 100, so 12 fail once in 10^15 draws."""
 
 
-def beta(draws: Draws, alpha: float) -> Floats:
-    """Draws Beta(alpha, alpha) per sample: float64 [B], the share of two gamma draws, compared in logarithms."""
+def beta(draws: Draws, alpha: float) -> Doubles:
+    """Draws once per sample, float64 [B]: Beta(alpha, alpha), as the share of one of two gamma draws, by logarithms."""
     logarithm = _log_gamma(draws, alpha) - _log_gamma(draws, alpha)
-    share: Floats = 1.0 / (1.0 + exp(-logarithm))
+    share: Doubles = 1.0 / (1.0 + exp(-logarithm))
     return share
 
 
-def dirichlet(draws: Draws, alpha: float, count: int) -> Floats:
-    """Draws from Dirichlet with ``count`` parameters alpha per sample: float64 [B, count], which sum to 1."""
+def dirichlet(draws: Draws, alpha: float, count: int) -> Doubles:
+    """Draws ``count`` shares per sample, float64 [B, count]: Dirichlet, all parameters alpha; they sum to 1."""
     logarithms = np.stack([_log_gamma(draws, alpha) for _ in range(count)], 1)
     shares = exp(logarithms - logarithms.max(1, keepdims=True))
-    sums: Floats = shares / shares.sum(1, keepdims=True)
+    sums: Doubles = shares / shares.sum(1, keepdims=True)
     return sums
 
 
-def _log_gamma(draws: Draws, alpha: float) -> Floats:
-    """Draws the logarithm of Gamma(alpha) per sample: float64 [B].
+def _log_gamma(draws: Draws, alpha: float) -> Doubles:
+    """Draws once per sample, float64 [B]: the logarithm of Gamma(alpha).
 
     Marsaglia and Tsang 2000 for alpha + 1, then times U^(1 / alpha), which holds for small alpha as well.
     """
     return log_gammas(draws.bits(3 * _TRIES + 1).view(np.uint64), alpha)
 
 
-def log_gammas(words: Words, alpha: float) -> Floats:
+def log_gammas(words: Words, alpha: float) -> Doubles:
     """Returns logarithms of Gamma(alpha), float64 [B].
 
     Args:

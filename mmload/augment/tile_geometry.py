@@ -11,16 +11,13 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from mmload.augment.step import Doubles, Flags
 from mmload.render.antialiased_resize import SHRINKS
 from mmload.render.kernel_arguments import NEAR, NEEDED, TILE, Numbers, Places, Records
 from mmload.render.motion import SCALE, SHIFT, VIEW, Motion
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import RecordArray, called, inlined, numba_compiled
-
-Doubles = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
 MAP_NUMBERS = 10
 """Numbers drawn per canvas: place of the mosaic (2), perspective (2), angle, scale, shear (2), translation (2)."""
@@ -73,24 +70,24 @@ TO_TILE, TO_CANVAS, TO_OUTPUT = range(3)
 from the canvas to the output."""
 
 
-def listed_tiles(rows: list[Numbers], composed: list[Flags], blended: list[Flags]) -> TileRows:
+def listed_tiles(rows: list[list[Numbers]], composed: list[Flags], blended: list[Flags]) -> TileRows:
     """Returns the rows of the tiles that are shown.
 
     Args:
-        rows: per layer int64 [B, N], row at each place of a mosaic, the last place first.
+        rows: per layer and place of a mosaic int64 [B], the rows there, the last place first.
         composed: per layer bool [B], whether there is a mosaic; else the first place is alone.
         blended: per layer bool [B], whether the layer is there; the first one always is.
     """
-    drawn = np.stack(rows)
+    drawn = np.array(rows)
     out = TileRows._make([*np.empty((4, drawn.size), np.int64), np.empty(drawn.size, np.bool_)])
-    count = _list_tiles(drawn, np.stack(composed), np.stack(blended), out)
+    count = _list_tiles(drawn, np.array(composed), np.array(blended), out)
     return TileRows._make(each[:count] for each in out)
 
 
 @numba_compiled("int64[:, :, ::1], boolean[:, ::1], boolean[:, ::1]", TileRows, returns="int64", nogil=False)
 def _list_tiles(rows: Numbers, composed: Flags, blended: Flags, out: Any) -> int:
     """Writes the tiles that are shown and returns their number."""
-    layers, samples, tiles = rows.shape
+    layers, tiles, samples = rows.shape
     count = 0
     for sample in range(samples):
         for layer in range(layers):
@@ -98,21 +95,21 @@ def _list_tiles(rows: Numbers, composed: Flags, blended: Flags, out: Any) -> int
                 continue
             alone = not composed[layer, sample]
             for column in range(tiles - 1 if alone else 0, tiles):
-                out.numbers[count], out.samples[count], out.layers[count] = rows[layer, sample, column], sample, layer
+                out.numbers[count], out.samples[count], out.layers[count] = rows[layer, column, sample], sample, layer
                 out.places[count], out.alone[count] = tiles - 1 - column, alone
                 count += 1
     return count
 
 
 def placed_tiles(
-    rows: TileRows, sizes: Numbers, uniform: Doubles, ranges: MapRanges, layout: Numbers
+    rows: TileRows, sizes: Numbers, uniform: tuple[Doubles, Doubles], ranges: MapRanges, layout: Numbers
 ) -> tuple[Records, Places, Motion]:
     """Places tiles on their canvases and draws the canvases' maps.
 
     Args:
         rows: rows of the tiles.
         sizes: int64 [T, 2], height and width of each image.
-        uniform: float64 [L, B, 10], draws of each layer of each sample.
+        uniform: float64 [B, 10], uniform draws of each sample for its first layer, and for its second one.
         ranges: size of the output and ranges of the map.
         layout: int64 [N, 2, 2], per place of a mosaic and axis, height first: how many times its size the tile lies
             before the point where images meet, and how many times the size of the one in the middle behind it.
@@ -125,7 +122,7 @@ def placed_tiles(
     count = len(sizes)
     tiles, needed = zeros(count, TILE), np.empty(count, NEEDED)
     motion = Motion.empty(count, 3)
-    _place_tiles(rows, sizes, uniform, ranges, layout, motion, tiles, needed)
+    _place_tiles(rows, sizes, *uniform, ranges, layout, motion, tiles, needed)
     return tiles, needed, motion
 
 
@@ -218,13 +215,14 @@ def _show(tile: Any, need: Any, ranges: Any, size: Numbers) -> None:
 
 
 @numba_compiled(
-    TileRows, "int64[:, ::1], float64[:, :, ::1]", MapRanges, "int64[:, :, ::1]", Motion, RecordArray(TILE),
-    RecordArray(NEEDED), nogil=False,
+    TileRows, "int64[:, ::1], float64[:, ::1], float64[:, ::1]", MapRanges, "int64[:, :, ::1]", Motion,
+    RecordArray(TILE), RecordArray(NEEDED), nogil=False,
 )  # fmt: skip
 def _place_tiles(
     rows: Any,
     sizes: Numbers,
-    uniform: Doubles,
+    first: Doubles,
+    second: Doubles,
     ranges: Any,
     layout: Numbers,
     motion: Any,
@@ -236,15 +234,16 @@ def _place_tiles(
     placed, inner, key = (0, 0), (0, 0), -1
     for backward in range(len(tiles)):
         t = len(tiles) - 1 - backward  # the last first: others lie around it
-        tile, size, drawn = tiles[t], sizes[t], uniform[rows.layers[t], rows.samples[t]]
+        tile, size, sample = tiles[t], sizes[t], rows.samples[t]
+        drawn = second[sample] if rows.layers[t] else first[sample]
         numbers, frames = motion.numbers[t], motion.frames[t]
         share = min(frame[0] / size[0], frame[1] / size[1])
         placed = (
             min(max(int(np.rint(size[0] * share)), 1), frame[0]),
             min(max(int(np.rint(size[1] * share)), 1), frame[1]),
         )
-        if rows.samples[t] * 2 + rows.layers[t] != key:
-            key, inner = rows.samples[t] * 2 + rows.layers[t], placed
+        if sample * 2 + rows.layers[t] != key:
+            key, inner = sample * 2 + rows.layers[t], placed
         sides = 1 if rows.alone[t] else 2
         for axis in range(2):
             meeting = int((0.5 + drawn[axis]) * frame[axis]) - (inner[axis] // 2 if len(layout) == 9 else 0)
@@ -266,6 +265,6 @@ def _place_tiles(
         tile.u0, tile.u1 = max(-x * across, 0.0), min((wide - x) * across, float(size[1]))
         tile.v0, tile.v1 = max(-y * over, 0.0), min((high - y) * over, float(size[0]))
         tile.layer = rows.layers[t]
-        before_it = t > 0 and rows.samples[t - 1] == rows.samples[t] and rows.layers[t - 1] == rows.layers[t]
+        before_it = t > 0 and rows.samples[t - 1] == sample and rows.layers[t - 1] == rows.layers[t]
         tile.begins = 0 if before_it else 1
         _show(tile, needed[t], ranges, size)

@@ -42,11 +42,10 @@ class Views(HasCollates):
         for number, view in enumerate(views):
             if not isinstance(view, Collate):
                 raise TypeError(f"view {number} is {shown(view)}, expected a Collate")
-        if not views:
-            raise ValueError("the number of views is 0, expected a Collate for each view")
-        for view in views:
             if step := view.joining_step:
                 raise ValueError(f"{step} cannot be used in Views, whose views show the same rows; use a Collate")
+        if not views:
+            raise ValueError("the number of views is 0, expected a Collate for each view")
         devices = dict.fromkeys(view.device for view in views)
         if len(devices) > 1:
             first, second, *_ = devices
@@ -104,6 +103,4 @@ class Views(HasCollates):
 
 def _of_view(batch: Batch, number: int) -> Batch:
     """Returns the batch with the seeds of a view."""
-    if number == 0 or batch.seeds is None:
-        return batch
-    return batch.replace(seeds=view_seeds(batch.seeds, number))
+    return batch if batch.seeds is None else batch.replace(seeds=view_seeds(batch.seeds, number))

@@ -26,7 +26,7 @@ from mmload.augment.arguments import (
     per_channel,
     span,
 )
-from mmload.augment.step import Draws, Flags, Floats, LevelStep, whole_numbers
+from mmload.augment.step import ANY_CHANNELS, Doubles, Draws, Flags, LevelStep, whole_numbers
 from mmload.render import level_operations as levels
 from mmload.render.plan import Plan, Program, check_fill
 from mmload.runtime.exact_math import cos, sin, solve, tan
@@ -54,7 +54,7 @@ class WarpingStep(LevelStep):
         if self.fill is None:
             return
         check_fill(self.fill, plan.source[0], plan.peak)
-        if plan.peak == 1 and not all(0 <= one <= 1 for one in self.fill):
+        if plan.peak == 1 and not 0 <= min(self.fill) <= max(self.fill) <= 1:
             got = ", ".join(f"{one:g}" for one in self.fill)
             raise ValueError(f"fill is {got} and the images are floats from 0 to 1: give a fill from 0 to 1")
 
@@ -62,13 +62,13 @@ class WarpingStep(LevelStep):
 class _Warp(WarpingStep):
     """Warp that boxes and masks follow."""
 
-    channels = None
+    channels = ANY_CHANNELS
 
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None, mask_fill: int) -> None:
         super().__init__(interpolation, fill)
         self.mask_fill = mask_level(mask_fill)
 
-    def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Floats, on: Flags | None = None) -> Program:
+    def warp(self, nearest: int, bilinear: int, plan: Plan, matrix: Doubles, on: Flags | None = None) -> Program:
         """Returns the operation of this interpolation with a matrix per sample, [B, N]."""
         operation = nearest if self.interpolation == "nearest" else bilinear
         return Program.single_operation(
@@ -216,8 +216,8 @@ class RandomPerspective(_Warp):
             )
 
 
-def _between(ends: Sequence[float], uniform: Floats) -> Floats:
-    drawn: Floats = ends[0] + (ends[1] - ends[0]) * uniform
+def _between(ends: Sequence[float], uniform: Doubles) -> Doubles:
+    drawn: Doubles = ends[0] + (ends[1] - ends[0]) * uniform
     return drawn
 
 
@@ -248,12 +248,12 @@ def _from_center(center: tuple[float, ...] | None, plan: Plan) -> tuple[float, f
 
 
 def affine_matrix(
-    angle: Floats,
-    translate: tuple[Floats, Floats],
-    scale: Floats,
-    shear: tuple[Floats, Floats],
+    angle: Doubles,
+    translate: tuple[Doubles, Doubles],
+    scale: Doubles,
+    shear: tuple[Doubles, Doubles],
     center: tuple[float, float],
-) -> Floats:
+) -> Doubles:
     """Returns matrices from output to input coordinates, as torchvision's ``_get_inverse_affine_matrix``.
 
     Numbers are float64 [B]: angle and shears (x, y) in degrees, the move (x, y) in pixels; the center is (x, y) from
@@ -276,7 +276,7 @@ def affine_matrix(
     return np.stack(rows, 1)
 
 
-def perspective_coefficients(start: Floats, end: Floats) -> Floats:
+def perspective_coefficients(start: Doubles, end: Doubles) -> Doubles:
     """Returns coefficients from output to input coordinates, as torchvision's ``_get_perspective_coeffs``.
 
     The corners, x and y, are float64 [4, 2] in the input and [B, 4, 2] in the output.

@@ -31,7 +31,7 @@ IMAGES = 400
 _ROUNDS = 3
 
 
-def measure_building(task: Task, progress: Callable[[str], None] | None = None) -> dict[str, list[float]]:
+def measure_building(task: Task, progress: Callable[[str], None] = lambda text: None) -> dict[str, list[float]]:
     """Returns way -> images per second of each of three rounds that alternate, after one to warm up.
 
     Raises:
@@ -68,8 +68,7 @@ def measure_building(task: Task, progress: Callable[[str], None] | None = None) 
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(_ROUNDS + 1):
             for name, way in ways.items():
-                if progress is not None:
-                    progress(f"{name}: {f'round {turn} of {_ROUNDS}' if turn else 'warm-up'}")
+                progress(f"{name}: {f'round {turn} of {_ROUNDS}' if turn else 'warm-up'}")
                 began = time.perf_counter()
                 images = way()
                 rates[name] += [images / (time.perf_counter() - began)] if turn else []

@@ -36,16 +36,18 @@ def ceiling_entries(task: Task, *, cold: bool) -> dict[str, ContenderEntry]:
     """Returns the ceilings of a task, keyed by their short names; ``cold``: files are evicted before each epoch."""
     threads = counted(task.threads, "thread")
     filled = "uncached fill of output" if _past_caches(task) else "fill_ of the output"
-    made: dict[str, tuple[str, Callable[[Task, Path], Contender]]] = {
-        FILL: (f"{filled}, {threads}" if task.device == "cpu" else f"{filled} on cuda", fill)
+    on_cpu = task.device == "cpu"
+    made = {
+        FILL: (f"{filled}, {threads}" if on_cpu else f"{filled} on cuda", fill, True),
+        COPY: (f"memory copy of the rows, {threads}", copy, on_cpu and task.augment == "none"),
+        DISK: ("disk read of the rows, cold", disk, cold),
+        PINNED: ("pinned copy of the rows to cuda", pinned, not on_cpu),
     }
-    if task.augment == "none" and task.device == "cpu":
-        made[COPY] = (f"memory copy of the rows, {threads}", copy)
-    if cold:
-        made[DISK] = ("disk read of the rows, cold", disk)
-    if task.device == "cuda":
-        made[PINNED] = ("pinned copy of the rows to cuda", pinned)
-    return {short: ContenderEntry(name=name, group="ceiling", make=make) for short, (name, make) in made.items()}
+    return {
+        short: ContenderEntry(name=name, group="ceiling", make=make)
+        for short, (name, make, limits) in made.items()
+        if limits
+    }
 
 
 def cached_entry() -> ContenderEntry:

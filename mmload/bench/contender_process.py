@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import sys
 import tempfile
@@ -77,8 +78,9 @@ def reason(error: BaseException) -> str:
     """Returns an error in one line; of a text with a traceback, as DataLoader's workers send, only the last line."""
     text = str(error)
     _, found, shown = text.rpartition(_TRACEBACK)
-    lines = [line.strip() for line in shown.splitlines() if line.strip() and not (found and line.startswith(" "))]
-    line = " ".join(lines)
+    if found:
+        shown = re.sub("^ .*", "", shown, flags=re.MULTILINE)  # the calls
+    line = " ".join(shown.split())
     return line if isinstance(error, MmloadError) or (found and line) else f"{type(error).__name__}: {line or text}"
 
 
@@ -94,8 +96,7 @@ class Worker:
         self.row = Row(name=entry.name, group=entry.group, differs=entry.differs, on_device=entry.on_device)
         self._log = log
         self._payload = (entry, task, scratch)
-        self._process: BaseProcess | None = None
-        self._pipe: Connection | None = None
+        self._running: tuple[BaseProcess, Connection] | None = None
 
     def start(self) -> None:
         """Starts the process; it imports its modules while the bench waits for others."""
@@ -103,7 +104,7 @@ class Worker:
         if _NO_TRACKER not in (warnings := os.environ.get("PYTHONWARNINGS", "")):
             os.environ["PYTHONWARNINGS"] = f"{warnings},{_NO_TRACKER}".lstrip(",")
         multiprocessing.set_forkserver_preload([__name__, contenders.__name__])
-        self._process, self._pipe = start_process(
+        self._running = start_process(
             serve,
             *arguments,
             name=self.entry.name,
@@ -119,35 +120,35 @@ class Worker:
         Raises:
             ContenderFault: if the command failed, crashed or timed out.
         """
-        if self._pipe is None:
+        if self._running is None:
             raise ContenderFault("it was not started")
+        process, pipe = self._running
         try:
-            self._pipe.send((name, arguments))
-            if not self._pipe.poll(limit):
+            pipe.send((name, arguments))
+            if not pipe.poll(limit):
                 self.kill()
                 raise ContenderFault(f"no answer within {limit:,.0f} s ({name}), so it was given up")
-            kind, value = self._pipe.recv()
+            kind, value = pipe.recv()
         except (EOFError, OSError) as error:
-            raise ContenderFault(self._death()) from error
+            raise ContenderFault(self._death(process)) from error
         if kind == "failed":
             raise ContenderFault(value)
         return value
 
     def kill(self) -> None:
         """Kills the process and all of its group now, such as workers that have lost their parent."""
-        if self._process is None or self._process.pid is None:
+        if self._running is None:
             return
+        process, _ = self._running
         with suppress(ProcessLookupError, PermissionError):  # it leads no group yet, or none is left
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
-        self._process = self._pipe = None
+            os.killpg(process.pid, signal.SIGKILL)  # type: ignore[arg-type]  # a process that was started has a number
+        process.kill()
+        process.join()
+        self._running = None
 
-    def _death(self) -> str:
+    def _death(self, process: BaseProcess) -> str:
         """Returns how the process died, with the last line of its log."""
-        if self._process is None:
-            return "it was ended"
-        cause = cause_of_death(self._process)
+        cause = cause_of_death(process)
         self.kill()
         said = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return f"its process died ({cause})" + (f": {said[-1][:200]}" if said else "")

@@ -7,7 +7,7 @@ import mmap
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -132,7 +132,7 @@ def resident_bytes(path: Path) -> int:
     return int((states & 1).sum()) * mmap.PAGESIZE
 
 
-def files_below(roots: Sequence[Path]) -> list[Path]:
+def files_below(roots: Iterable[Path]) -> list[Path]:
     """Returns the regular files in folders, each once; links are followed."""
     walked = chain.from_iterable(os.walk(root, followlinks=True) for root in roots)
     found = {Path(folder, name).resolve() for folder, _, names in walked for name in names}

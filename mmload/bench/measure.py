@@ -62,18 +62,18 @@ def measure(
     task: Task,
     entries: Sequence[ContenderEntry],
     options: BenchOptions,
-    progress: Callable[[str], None] | None = None,
-    began: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    spent: float = 0.0,
 ) -> list[Row]:
     """Measures all entries, each in its own process, in their order.
 
     Cold, all files are evicted before each measured turn, for which the contender is created again while no other
     exists, because memory-mapped pages cannot be evicted. Else each is measured as often beside a thread of Python.
-    ``began`` is the ``time.monotonic()`` at which the bench's seconds began; None: now.
+    ``spent`` seconds of the bench are over already.
     """
-    began = time.monotonic() if began is None else began
+    began = time.monotonic() - spent
     with tempfile.TemporaryDirectory(prefix="mmload-bench-", ignore_cleanup_errors=True) as work:
-        rounds = _Rounds(task, entries, options, Path(work), progress or (lambda text: None), began)
+        rounds = _Rounds(task, entries, options, Path(work), progress, began)
         try:
             rounds.measure_all()
         finally:
@@ -115,8 +115,8 @@ class _Rounds:
         """Runs all turns; training last, so that a model's memory affects no other measurement."""
         self._make()
         if self._options.cold:
-            roots = [self._task.dataset / self._task.split, self._scratch]
-            self._files = files_below(roots + ([self._task.source] if self._task.source else []))
+            roots = (self._task.dataset / self._task.split, self._scratch, self._task.source)
+            self._files = files_below(filter(None, roots))
         loading = [worker for worker in self._workers if worker.row.group != CACHED]
         loading.sort(key=lambda worker: worker.row.group != "mmload")  # first in each round: a bench is of them
         beside = [worker for worker in loading if worker.row.contends and not self._options.cold]

@@ -26,6 +26,10 @@ PASSED_LOADER = 1.5
 """Shares of the rate of a loader alone above this prove it as well: in a minute, a slow loader has one short turn."""
 
 
+_FIGURES = ("images_per_second", "of_ceiling", "cpu_seconds_per_1000", "trained_per_second", "of_model", "step_seconds")
+"""What is 0 in a row, and null in JSON, where it was not measured."""
+
+
 @dataclass(kw_only=True)
 class Row:
     """One contender or ceiling: its measured turns, and what they say.
@@ -36,14 +40,14 @@ class Row:
         differs: deviations from the task, "" if there are none.
         on_device: whether its images are on the device before an epoch begins.
         failure: why turns are missing; "" if nothing failed.
-        warmed: whether the warm-up turn read every image; None before it.
+        warmed: whether no warm-up turn was cut short before it read every image.
         samples: the measured turns.
         beside: the measured turns beside a thread of pure Python in the same process.
         training: the measured turns of training.
         warm: why the files may not have been cold before each sample, "" where it was verified that they were.
         ceiling: the name of the ceiling that limits it; "" for ceilings, and if none was measured.
-        of_ceiling: its rate as a share of that ceiling's rate.
-        of_model: its rate of training as a share of that without any loading.
+        of_ceiling: its rate as a share of that ceiling's rate; 0 if one of the two was not measured.
+        of_model: its rate of training as a share of that without any loading; 0 if one of the two was not measured.
     """
 
     name: str
@@ -51,14 +55,14 @@ class Row:
     differs: str = ""
     on_device: bool = False
     failure: str = ""
-    warmed: bool | None = None
+    warmed: bool = True
     samples: list[LoadSample] = field(default_factory=list)
     beside: list[BesideSample] = field(default_factory=list)
     training: list[TrainSample] = field(default_factory=list)
     warm: list[str] = field(default_factory=list)
     ceiling: str = ""
-    of_ceiling: float | None = None
-    of_model: float | None = None
+    of_ceiling: float = 0.0
+    of_model: float = 0.0
 
     @property
     def contends(self) -> bool:
@@ -73,62 +77,69 @@ class Row:
     @property
     def rate(self) -> float:
         """Images per second: the median over the turns; for a ceiling, the highest; 0 if it was not measured."""
-        return (median if self.contends else max)(self.epochs or [0.0])
+        return _middle(self.epochs) if self.contends else max(self.epochs, default=0.0)
 
     @property
-    def cpu(self) -> float | None:
-        """Processor seconds of its process tree per 1,000 images, over all turns; None without one."""
+    def cpu(self) -> float:
+        """Processor seconds of its process tree per 1,000 images, over all turns; 0 without one."""
         images = sum(sample.images for sample in self.samples)
-        return 1000 * sum(sample.cpu for sample in self.samples) / images if images else None
+        return 1000 * sum(sample.cpu for sample in self.samples) / max(1, images)
 
     @property
     def trained(self) -> float:
         """Images per second in training, the median; without any loading, the highest; 0 if it was not trained."""
-        return (max if self.group == CACHED else median)([turn.rate for turn in self.training] or [0.0])
+        rates = [turn.rate for turn in self.training]
+        return max(rates, default=0.0) if self.group == CACHED else _middle(rates)
 
     @property
     def step_seconds(self) -> float:
         """Seconds per training step, with its wait for data; the median."""
-        return median([turn.seconds / turn.steps for turn in self.training] or [0.0])
+        return _middle([turn.seconds / turn.steps for turn in self.training])
 
     @property
     def waited(self) -> float:
         """The share of training time spent waiting for data, the median."""
-        return median([turn.share for turn in self.training] or [0.0])
+        return _middle([turn.share for turn in self.training])
 
     @property
     def disturbed(self) -> bool:
         """True if it is faster than its ceiling: other programs disturbed one of the two, most likely the ceiling."""
-        return self.of_ceiling is not None and self.of_ceiling > PASSED
+        return self.of_ceiling > PASSED
 
     @property
     def training_disturbed(self) -> bool:
         """True if training was faster than without any loading, or than its loader ever was: one was disturbed."""
         fastest = PASSED_LOADER * max(self.epochs, default=0.0)
-        return self.of_model is not None and (self.of_model > PASSED_TRAINING or self.trained > fastest)
+        return self.of_model > PASSED_TRAINING or (self.of_model > 0 and self.trained > fastest)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the row as JSON-compatible data; ``cold`` is None where the cache was to be warm."""
-        return {
+        """Returns the row as JSON-compatible data: None for what was not measured, and ``cold`` of a warm bench."""
+        body = {
             "name": self.name,
             "group": self.group,
             "differs": self.differs,
             "failure": self.failure,
-            "images_per_second": self.rate or None,
+            "images_per_second": self.rate,
             "epochs": self.epochs,
             "ceiling": self.ceiling,
             "of_ceiling": self.of_ceiling,
             "cpu_seconds_per_1000": self.cpu,
             "beside": [sample.rate for sample in self.beside],
             "neighbor_keeps": [sample.keeps for sample in self.beside],
-            "trained_per_second": self.trained or None,
+            "trained_per_second": self.trained,
             "of_model": self.of_model,
-            "step_seconds": self.step_seconds or None,
+            "step_seconds": self.step_seconds,
             "waited": self.waited if self.training else None,
             "cold": not any(self.warm) if self.warm else None,
             "samples": list(map(asdict, self.samples)),
             "training": list(map(asdict, self.training)),
         }
+        return body | dict.fromkeys(name for name in _FIGURES if not body[name])
+
+
+def _middle(figures: Sequence[float]) -> float:
+    """Returns the median; 0 without figures."""
+    return median(figures or [0.0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +188,6 @@ def set_limits(rows: Sequence[Row], ceilings: Mapping[str, str]) -> None:
         passed = [name for short, name in ceilings.items() if rates.get(name) and not spared.get(short)]
         if row.contends and passed:
             row.ceiling = min(passed, key=lambda name: rates[name])
-            row.of_ceiling = row.rate / rates[row.ceiling] if row.samples else None
-        if row.training and unloaded and row.group != CACHED:
+            row.of_ceiling = row.rate / rates[row.ceiling]
+        if unloaded and row.group != CACHED:
             row.of_model = row.trained / unloaded

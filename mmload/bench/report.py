@@ -97,13 +97,14 @@ def _with_model(model: Row, stock: Row, own: Row, cores: int, device: str) -> st
 
 def _steps(trained: Mapping[str, Row]) -> str:
     """Returns how long a step takes with a batch in memory and with each loader, "" if no training counts."""
-    texts = []
-    for group, name in _TRAINED.items():
-        if row := trained.get(group):
-            step = 1000 * row.step_seconds
-            waits = f" ({number(step * row.waited)} of waiting)" if group != "cached" else ""
-            texts.append(f"{number(step)} ms with {name}{waits}")
+    texts = [_step(trained[group], name) for group, name in _TRAINED.items() if group in trained]
     return f"A step takes {', '.join(texts)}." if texts else ""
+
+
+def _step(row: Row, name: str) -> str:
+    step = 1000 * row.step_seconds
+    waits = f" ({number(step * row.waited)} of waiting)" if row.group != "cached" else ""
+    return f"{number(step)} ms with {name}{waits}"
 
 
 def _why(rows: Sequence[Row], group: str) -> str:
@@ -119,12 +120,12 @@ def _rate(row: Row) -> str:
 def _limit(row: Row) -> str:
     if row.disturbed:
         return f" (more than its limit, so other programs disturbed one of the two; {AGAIN})"
-    return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling is not None else ""
+    return f" ({row.of_ceiling:.0%} of {row.ceiling})" if row.of_ceiling else ""
 
 
 def _cores(row: Row, cores: int) -> str:
     """Returns the number of cores that a loader keeps busy, if that is nearly all of them."""
-    used = (row.cpu or 0.0) * row.rate / 1000
+    used = row.cpu * row.rate / 1000
     return f", with {min(used, cores):.1f} of {cores} cores busy" if used >= _BUSY * cores else ""
 
 
@@ -149,42 +150,54 @@ def report_text(record: Record) -> str:
 def rates(record: Record) -> list[str]:
     """Formats images per second: the median and half of the range alone, gain, share of limit, the median beside."""
     stock = best(record.rows, "stock")
-    rows = [row for row in record.rows if row.rate and row.group != "cached"]
     cells = [["loader", "images/s", "±", "gain", "of limit", "beside"]]
-    for row in rows:
+    for row in (row for row in record.rows if row.rate):
         gain = f"{number(row.rate / stock.rate)}x" if stock and not row.disturbed and row.group != "ceiling" else "-"
-        share = "disturbed" if row.disturbed else "-" if row.of_ceiling is None else f"{row.of_ceiling:.0%}"
+        share = _share(row.of_ceiling, row.disturbed)
         beside = number(median(turn.rate for turn in row.beside)) if row.beside else "-"
         cells.append([_called(row), number(row.rate), spread(row.epochs), gain, share, beside])
-    return aligned(cells) if rows else []
+    return _table(cells)
 
 
 def trained(record: Record) -> list[str]:
     """Formats training: its rate, the time of a step, and how much of it is the wait for data."""
-    rows = [row for row in record.rows if row.training]
     cells = [["training", "images/s", "of no loading", "ms/step", "waits"]]
-    for row in rows:
-        share = "disturbed" if row.training_disturbed else "-" if row.of_model is None else f"{row.of_model:.0%}"
+    for row in (row for row in record.rows if row.training):
+        share = _share(row.of_model, row.training_disturbed)
         step, waits = f"{1000 * row.step_seconds:,.1f}", f"{row.waited:.0%}"
         cells.append([_called(row), number(row.trained), share, step, waits])
-    return aligned(cells) if rows else []
+    return _table(cells)
 
 
 def built(record: Record) -> list[str]:
     """Formats images per second of building, and of a pass over the same files."""
     ways = [[name, number(median(rates)), spread(rates)] for name, rates in record.building.items()]
-    return aligned([["building", "images/s", "±"], *ways]) if ways else []
+    return _table([["building", "images/s", "±"], *ways])
+
+
+def _table(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Formats a head and its rows; nothing without rows."""
+    return aligned(cells) if len(cells) > 1 else []
+
+
+def _share(share: float, disturbed: bool) -> str:
+    """Formats a share of a limit; "-" for 0, which was not measured."""
+    if disturbed:
+        return "disturbed"
+    return f"{share:.0%}" if share else "-"
 
 
 def remarks(record: Record) -> list[str]:
     """Formats what the columns mean, deviations, failures, and the record's own notes."""
-    limits = sorted({row.ceiling for row in record.rows if row.ceiling})
+    limits = ", ".join(sorted({row.ceiling for row in record.rows if row.ceiling}))
     settings = record.settings
-    output = ", ".join(str(settings[key]) for key in ("layout", "output") if key in settings)
-    texts = [f"{output}, batches of {settings['batch_size']}, {settings['cache']} page cache"] if output else []
-    texts += [_LEGEND, *([f"of limit: the share of {', '.join(limits)}"] if limits else [])]
-    texts += [_BESIDE] if any(row.beside for row in record.rows) else []
-    texts += [_WAITS] if any(row.training for row in record.rows) else []
+    task = f"{settings['layout']}, {settings['output']}, batches of {settings['batch_size']}"
+    legend = {
+        f"of limit: the share of {limits}": limits,
+        _BESIDE: any(row.beside for row in record.rows),
+        _WAITS: any(row.training for row in record.rows),
+    }
+    texts = [f"{task}, {settings['cache']} page cache", _LEGEND, *(text for text, applies in legend.items() if applies)]
     texts += [f"* {row.name}: {row.differs}" for row in record.rows if row.differs and (row.rate or row.training)]
     texts += [f"failed: {row.name}: {row.failure}" for row in record.rows if row.failure]
     return [line for text in [*texts, *record.notes] for line in wrapped(text, "  ")]
@@ -245,12 +258,12 @@ def draw(record: Record, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = [row for row in record.rows if row.rate and row.group in COLORS]
+    rows = [row for row in record.rows if row.rate]
     most = max(max(row.epochs) for row in rows if row.group != "ceiling")
     figure = Figure(figsize=(9, 1.4 + 0.36 * len(rows)))
     figure.set_layout_engine("constrained", w_pad=_PAD, h_pad=_PAD)
     FigureCanvasAgg(figure)
-    names = ", ".join(str(record.settings[key]) for key in ("dataset", "layout") if key in record.settings)
+    names = f"{record.settings['dataset']}, {record.settings['layout']}"
     figure.suptitle(one_line(f"Loading speed: {names}"), color=INK, fontsize=13)
     axes = figure.add_subplot()
     _draw_bars(axes, rows, most)
@@ -276,8 +289,8 @@ def _draw_bars(axes: Any, rows: Sequence[Row], most: float) -> None:
         if not beyond and len(row.epochs) > 1 and row.group != "ceiling":  # whose rate is its highest
             spread = [[row.rate - min(row.epochs)], [max(row.epochs) - row.rate]]
             axes.errorbar(row.rate, place, xerr=spread, fmt="none", ecolor=INK, capsize=3, lw=1.6)
-        text, at = number(row.rate) + (" \u2192" if beyond else ""), (edge if beyond else max(row.epochs), place)
-        axes.annotate(text, at, (6, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
+        text, end = (f"{number(row.rate)} \u2192", edge) if beyond else (number(row.rate), max(row.epochs))
+        axes.annotate(text, (end, place), (6, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
     names = [row.name + "*" * bool(row.differs) + " (disturbed)" * row.disturbed for row in rows]
     axes.set_yticks(range(len(rows)), names, fontsize=10)
     axes.invert_yaxis()
@@ -285,8 +298,8 @@ def _draw_bars(axes: Any, rows: Sequence[Row], most: float) -> None:
 
 def _draw_axes(axes: Any, record: Record) -> None:
     """Draws axes, ticks and texts in one muted color."""
-    cache, device = record.settings.get("cache", "warm"), record.settings.get("device", "cpu")
-    text = f"images/s (median, whiskers: lowest to highest turn; red: limits; {cache} cache, {device})"
+    where = f"{record.settings['cache']} cache, {record.settings['device']}"
+    text = f"images/s (median, whiskers: lowest to highest turn; red: limits; {where})"
     if any(row.differs and row.rate for row in record.rows):
         text += "\n* not quite the same work: see the table"
     axes.set_xlabel(text, color=INK)

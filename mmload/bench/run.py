@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ def run_on_dataset(
     source: str | Path | None,
     options: BenchOptions,
     *,
-    progress: Callable[[str], None] | None = None,
-    began: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    spent: float = 0.0,
 ) -> Record:
-    """Measures the contenders that the options choose. ``began`` is the ``time.monotonic()`` of the bench's beginning.
+    """Measures the contenders that the options choose; ``spent`` seconds of the bench are over already.
 
     Without a source, there are no contenders that need it. ``progress`` is called with what is measured.
 
@@ -44,26 +45,29 @@ def run_on_dataset(
         SourceError: if the source is missing, or is not the one that the dataset was built from.
         StoreError: if there is no dataset.
     """
+    began = time.monotonic() - spent
     task = task_of(options, Path(dataset), None if source is None else Path(source))
     chosen = _chosen(contenders.entries(task), options.loaders)
     if options.train is not None:
         check_model(options.train, task)
-    building = measure_building(task, progress) if options.build else {}
-    began = time.monotonic() if began is None or building else began
+    building: dict[str, list[float]] = {}
+    if options.build:
+        building = measure_building(task, progress)
+        began = time.monotonic()  # the seconds of a bench are those of loading
     busy = busy_share()
     ceilings = ceiling_entries(task, cold=options.cold)
     entries = [*chosen, *ceilings.values(), *([cached_entry()] if options.train else [])]
-    rows = measure(task, entries, options, progress, began)
+    rows = measure(task, entries, options, progress, time.monotonic() - began)
     set_limits(rows, {short: entry.name for short, entry in ceilings.items()})
     trains = not task.is_preset
     said = verdict(rows, cores=available_cores(), device=task.device, missing=no_source(task), trains=trains)
-    cache, note = cache_of(rows, options)
+    cache, cache_notes = cache_of(rows, options)
     return Record(
         settings=settings_of(task, options) | {"cache": cache},
         machine=machine() | {"busy_before": busy},
         versions=versions(),
         rows=rows,
-        notes=[*([note] if note else []), *notes_of(rows, options, time.monotonic() - began)],
+        notes=[*cache_notes, *notes_of(rows, options, time.monotonic() - began)],
         verdict=said
         + (f" But other programs used {busy:.0%} of the processors before: {AGAIN}." if busy > _BUSY else ""),
         building=building,
@@ -116,30 +120,26 @@ def _output_of(task: Task) -> str:
     return f"{task.augment} {task.crop}{padded}, flip, normalize to float32, shuffled"
 
 
-def cache_of(rows: Sequence[Row], options: BenchOptions) -> tuple[str, str]:
-    """Returns the state of the page cache, and a note on it: "warm", "cold" if it was proven, or "not proven cold"."""
+def cache_of(rows: Sequence[Row], options: BenchOptions) -> tuple[str, list[str]]:
+    """Returns the state of the page cache, "warm", "cold" if it was proven, or "not proven cold", and notes on it."""
     if not options.cold:
-        unread = sum(row.warmed is False for row in rows if row.contends)
+        unread = sum(not row.warmed for row in rows if row.contends)
         note = f"{counted(unread, 'loader')} did not finish the warm-up epoch: some files may have been cold"
-        return "warm", note if unread else ""
-    reasons = [reason for row in rows for reason in row.warm]
-    if not reasons or any(reasons):
-        still_warm = next(filter(None, reasons), "no epoch was measured")
-        return "not proven cold", f"NOT cold: some epochs may have read from memory: {still_warm}"
-    return "cold", "cold: before every epoch all files were evicted; mincore found no page of them in memory"
+        return "warm", [note] if unread else []
+    reasons = list(chain.from_iterable(row.warm for row in rows)) or ["no epoch was measured"]
+    if still_warm := next(filter(None, reasons), ""):
+        return "not proven cold", [f"NOT cold: some epochs may have read from memory: {still_warm}"]
+    return "cold", ["cold: before every epoch all files were evicted; mincore found no page of them in memory"]
 
 
 def notes_of(rows: Sequence[Row], options: BenchOptions, seconds: float) -> list[str]:
     """Returns the notes that are needed to interpret the numbers of a bench that took some seconds."""
     disturbed = "; ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
     late = "; ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
-    notes = []
-    if disturbed:
-        notes.append(f"disturbed: {disturbed}: faster than their limit, which other programs slowed")
-    if late:
-        notes.append(f"no time for {late}: --full takes ten minutes")
-    if seconds > _OVERRUN * options.seconds:
-        notes.append(
-            f"it took {seconds:.0f} s, not {options.seconds:.0f}: what the verdict needs is measured in any case"
-        )
-    return notes
+    took = f"it took {seconds:.0f} s, not {options.seconds:.0f}"
+    notes = {
+        f"disturbed: {disturbed}: faster than their limit, which other programs slowed": disturbed,
+        f"no time for {late}: --full takes ten minutes": late,
+        f"{took}: what the verdict needs is measured in any case": seconds > _OVERRUN * options.seconds,
+    }
+    return [text for text, applies in notes.items() if applies]

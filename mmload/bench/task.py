@@ -76,8 +76,9 @@ class Task:
         height, width = self.least_size
         least = 1 if self.variable_size and self.augment == "resized-crop" else self.crop  # any window is resized
         if self.augment in ("crop", "resized-crop") and least > min(height, width):
-            smallest = "the smallest photograph is" if self.variable_size else "the stored images are"
-            other = ", or --steps resized-crop" if self.variable_size else ""
+            smallest, other = ("the stored images are", "")
+            if self.variable_size:
+                smallest, other = "the smallest photograph is", ", or --steps resized-crop"
             raise UsageError(
                 f"--size is {self.crop}, {smallest} {height} x {width}; use 1 to {min(height, width)}{other}"
             )

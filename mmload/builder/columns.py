@@ -17,7 +17,7 @@ from torch import Tensor
 from mmload.builder.dataset_change import changed, only_split, open_to_change
 from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
-from mmload.builder.shards import BuildPaths, Chunk, ShardPlan
+from mmload.builder.shards import BuildPaths, Chunk, Numbers, ShardPlan, array_of
 from mmload.errors import UsageError, choices, counted
 from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
 from mmload.store.dataset import Dataset, Split
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 Values = Tensor | npt.NDArray[Any] | list[Any]
 """Values of rows: [rows, ...], in their order."""
 
-Numbers = npt.NDArray[np.int64]
+Find = Callable[[Numbers], Any]
+"""Returns values of rows, [B, ...]."""
 
 _CHUNK_BYTES = 4 * 2**20
 
@@ -63,19 +64,16 @@ def add_field(
     """
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size is {batch_size!r}; give an integer from 1")
-    given: Any = values if callable(values) or isinstance(values, Tensor) else np.asarray(values)
-    opened = open_to_change(dataset, by_number=not callable(given))
+    opened = open_to_change(dataset, by_number=not callable(values))
     chosen = only_split(opened, split)
     _check_name(chosen, name)
-    if not callable(given) and given.shape[:1] != (len(chosen),):
-        rows = counted(len(chosen), "row")
-        raise UsageError(
-            f"values are {list(given.shape)}, and split {chosen.name!r} has {rows}; give one value per row"
-        )
-    first = _values_of(given, chosen, np.arange(min(batch_size, len(chosen))))
-    spec = _spec_of(first, next_version(opened.manifest))
-    chunk = partial(_chunk, chosen, name, spec, given)
-    step = batch_size if callable(given) else max(batch_size, _CHUNK_BYTES // spec.row_bytes)
+    find: Find
+    if callable(values):
+        find, at_once = (lambda rows: values(chosen.rows(rows))), 0
+    else:
+        find, at_once = partial(_taken, _array_of_rows(values, chosen)), _CHUNK_BYTES
+    spec = _spec_of(_values_of(find, np.arange(min(batch_size, len(chosen)))), next_version(opened.manifest))
+    chunk, step = partial(_chunk, name, spec, find), max(batch_size, at_once // spec.row_bytes)
 
     def with_field(paths: BuildPaths) -> dict[str, SplitRecord]:
         files = _written(paths, chosen, {name: spec}, chunk, step)
@@ -106,7 +104,7 @@ def remove_field(dataset: Dataset | str | Path, name: str, *, split: str | None 
     if name not in added:
         has = choices(added) if added else "none"
         raise UsageError(f"no field {name!r} was added to split {chosen.name!r} of {opened.path}; it has {has}")
-    splits = _splits_with(opened, chosen, _without(chosen, name))
+    splits = _splits_with(opened, chosen, _without(chosen, name), chosen.record.shards)
     return changed(opened, f"remove field {name}", lambda paths: splits, _warnings_without(opened, chosen, name))
 
 
@@ -125,19 +123,19 @@ def _written(
     return records
 
 
-def _chunk(split: Split, name: str, spec: FieldSpec, values: Any, rows: Numbers) -> Chunk:
-    """Returns the values of rows of a split, and zeros for a row -1, which was removed."""
+def _chunk(name: str, spec: FieldSpec, find: Find, rows: Numbers) -> Chunk:
+    """Returns the values of rows, and zeros for a row -1, which was removed."""
     found, is_row = torch.zeros((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu"), rows >= 0
     if is_row.any():
         own = rows[is_row]
-        given = _values_of(values, split, own)
+        given = _values_of(find, own)
         if (unlike := _spec_of(given, spec.version)) != spec:
             raise UsageError(
                 f"values of rows {own[0]} to {own[-1]} are {unlike}, and those of the first rows {spec}; return the "
                 "same for every batch"
             )
         found[torch.from_numpy(is_row)] = given
-    return Chunk(fields={name: found}, samples=[("", None)] * len(rows))
+    return Chunk(fields={name: array_of(found)}, samples=[("", None)] * len(rows))
 
 
 def _check_name(split: Split, name: str) -> None:
@@ -181,13 +179,24 @@ def _spec_of(values: Tensor, version: int) -> FieldSpec:
         raise UsageError(f"values cannot be stored: {error}") from error
 
 
-def _values_of(values: Any, split: Split, rows: Numbers) -> Tensor:
-    """Returns the values of rows, [B, ...], from an array of all or a function of batches."""
-    if callable(values):
-        found = values(split.rows(rows))
-    else:
-        in_order = (np.diff(rows) == 1).all()  # a slice of a mapped array is read at once
-        found = values[slice(rows[0], rows[-1] + 1)] if in_order else values[rows]
+def _array_of_rows(values: Values, split: Split) -> Any:
+    """Returns the values of all rows of a split as an array or a tensor."""
+    given: Any = values if isinstance(values, Tensor) else np.asarray(values)
+    if given.shape[:1] != (len(split),):
+        rows = counted(len(split), "row")
+        raise UsageError(f"values are {list(given.shape)}, and split {split.name!r} has {rows}; give one value per row")
+    return given
+
+
+def _taken(values: Any, rows: Numbers) -> Any:
+    """Returns some of the values of all rows; a slice of a mapped array is read at once."""
+    in_order = (np.diff(rows) == 1).all()
+    return values[slice(rows[0], rows[-1] + 1)] if in_order else values[rows]
+
+
+def _values_of(find: Find, rows: Numbers) -> Tensor:
+    """Returns the values of rows that a function finds, [B, ...]."""
+    found = find(rows)
     if not isinstance(found, Tensor):
         array = np.asarray(found)
         try:
@@ -200,14 +209,14 @@ def _values_of(values: Any, split: Split, rows: Numbers) -> Tensor:
 
 
 def _splits_with(
-    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], added: Sequence[ShardRecord] | None = None
+    opened: Dataset, split: Split, fields: Mapping[str, FieldSpec], written: Sequence[ShardRecord]
 ) -> dict[str, SplitRecord]:
-    """Returns the records of all splits, of which one and its subsets have these fields, with the files of one more."""
+    """Returns the records of all splits, of which one and its subsets have these fields; some files are ``written``."""
     splits, files = dict(opened.manifest.splits), files_of(fields)
     for own, record in splits.items():
         if split.name in (own, record.subset_of):
             shards = []
-            for shard, more in zip(record.shards, added or record.shards, strict=True):
+            for shard, more in zip(record.shards, written, strict=True):
                 found = shard.files | more.files
                 shards.append(msgspec.structs.replace(shard, files={name: found[name] for name in files}))
             splits[own] = msgspec.structs.replace(record, fields=dict(fields), shards=tuple(shards))

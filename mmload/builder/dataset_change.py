@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mmload.builder.planned_build import plan_shards
 from mmload.builder.previous_version import Shards, in_use, list_content, listing_time, stored_fields, stored_rows
 from mmload.builder.shard_job import write_shard
-from mmload.builder.shards import LISTS, BuildPaths, Chunk, write_list
+from mmload.builder.shards import LISTS, BuildPaths, Chunk, Numbers, write_list
 from mmload.builder.staging import Staging, owned_files, working_folder
 from mmload.errors import BuildError, StoreError, UsageError, choices
 from mmload.remote.urls import check_no_url
@@ -65,15 +65,17 @@ def open_to_change(dataset: Dataset | str | Path, *, by_number: bool = False) ->
         BuildError: if another command is changing the dataset.
         StoreError: if there is no dataset.
     """
-    opened = dataset if isinstance(dataset, Dataset) else None
-    place = dataset.folder.title if isinstance(dataset, Dataset) else dataset
+    if isinstance(dataset, Dataset):
+        place, opened = dataset.folder.title, dataset.manifest.contents
+    else:
+        place, opened = str(dataset), ""
     check_no_url(place, "change the dataset that was pushed there, and push it again")
     folder = Path(place).resolve()
     before = current = read(folder)
     if staging_folder(folder).exists():
         with Staging(folder):  # which completes a commit that was killed
             current = read(folder)
-    if opened is not None and opened.manifest.contents != current.contents:
+    if opened not in ("", current.contents):
         raise UsageError(f"{folder} is opened in a version that is not the current one; open it again")
     if by_number and before.contents != current.contents:
         raise UsageError(
@@ -239,8 +241,6 @@ COMPACT = "compact"
 _MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 
-Numbers = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Unused:
@@ -268,7 +268,7 @@ def remove_unused(path: str | Path, *, keep: int = 1, dry_run: bool = False) -> 
             manifest = read(path)
             versions = versions_of(manifest, path)
             dropped = tuple(version.number for version in versions[:-keep])
-            kept = msgspec.structs.replace(manifest, versions=versions[-keep:]) if manifest.versions else manifest
+            kept = msgspec.structs.replace(manifest, versions=versions[-keep:])
             names = _unused_files(path, manifest, kept)
             check_no_links(path, names)
             sizes = [(path / name).stat().st_size for name in names]

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,12 +28,14 @@ from mmload.builder.shard_job import (
     Engine,
     ShardJob,
     TriedSamples,
+    finished,
     objects_of,
     row_bytes,
 )
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
+    Numbers,
     ShardDivision,
     ShardPlan,
     ShardSummary,
@@ -42,6 +44,7 @@ from mmload.builder.shards import (
     join_lists,
     made_by,
     skipped_in,
+    stored_dtype,
     write_blocks,
 )
 from mmload.builder.staging import (
@@ -66,6 +69,7 @@ from mmload.records import (
     VARIABLE,
     FieldSpec,
     Progress,
+    Sample,
     checked,
     dtype_name,
 )
@@ -80,7 +84,7 @@ from mmload.sources import (
     find_splits,
 )
 from mmload.sources.decode import Decoder
-from mmload.sources.listed_split import remaining_splits
+from mmload.sources.listed_split import Excluded, remaining_splits
 from mmload.store.manifest import (
     ORIGINS_NAME,
     PLAN_NAME,
@@ -93,7 +97,6 @@ from mmload.store.manifest import (
     unfinished_plan,
 )
 from mmload.store.variable_rows import VariableRows
-from mmload.store.versions import with_version
 
 SAMPLES_OF_ESTIMATE = 32
 """Number of samples for an estimate, evenly spread over a split."""
@@ -104,11 +107,88 @@ _PROBES = 16  # samples of all splits together that are tried
 _LINE_BYTES = 500  # generous estimate for a row of all lists, stored twice: in the notes and joined
 
 
+class WholeSplit:
+    """A split of a new dataset, in the place of a :class:`~mmload.builder.previous_version.SplitUpdate`."""
+
+    kept_split = None
+    added: ClassVar[Mapping[str, FieldSpec]] = {}
+
+    def __init__(self, name: str, split: SourceSplit) -> None:
+        self._name, self._split = name, split
+
+    def new_split(
+        self, division: ShardDivision, summaries: Sequence[ShardSummary], paths: BuildPaths, listed: int
+    ) -> NewSplit:
+        """Returns the manifest entry of the split; writes its lists."""
+        numbers, statistics = [plan.index for plan in division.plans], Statistics()
+        for summary in summaries:
+            statistics.add(summary.statistics)
+        rows, skipped = (sum(s.record.rows for s in summaries), sum(s.skipped for s in summaries))
+        record = SplitRecord(
+            **statistics.entries(len(self._split.classes)),
+            rows=rows,
+            fields=division.fields,
+            classes=self._split.classes,
+            skipped_count=skipped,
+            skipped=tuple(islice(skipped_in(paths, self._name, numbers), SKIPPED_SHOWN)),
+            skipped_file=join_lists(paths, self._name, numbers, SKIPPED_NAME) if skipped else None,
+            samples=join_lists(paths, self._name, numbers, SAMPLES_NAME),
+            shard_samples=division.shard_samples,
+            shards=tuple(summary.record for summary in summaries),
+            objects=objects_of(self._split),
+            origins=join_lists(paths, self._name, numbers, ORIGINS_NAME, listed)
+            if isinstance(self._split, HasChecksums)
+            else None,
+        )
+        return NewSplit({self._name: record}, statistics, np.array([rows, 0, 0]))
+
+
+class NewDataset:
+    """What a build that updates nothing has in the place of a :class:`Previous` version.
+
+    Attributes:
+        splits: the splits; set by :meth:`compare`.
+        replaces: contents of the dataset at the destination, which the new one may replace; None: there is none.
+        shuffle_seed: key of the permutation of samples over the rows of shards, or None.
+    """
+
+    again, on_misfit = "build again with --overwrite", ""
+    excluded: ClassVar[Excluded] = {}
+
+    def __init__(self, place: Path, shuffle_seed: int | None) -> None:
+        self._place, self.shuffle_seed = place, shuffle_seed
+        self.splits: dict[str, WholeSplit] = {}
+        self.replaces: str | None = None
+
+    def compare(
+        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit]
+    ) -> tuple[dict[str, SourceSplit], dict[str, Any]]:
+        """Returns the samples to build, which are all, and what the plan says of a previous version: nothing."""
+        self.splits = {name: WholeSplit(name, split) for name, split in splits.items()}
+        return dict(splits), {}
+
+    def up_to_date_manifest(self, plan: Mapping[str, Any], *, overwrite: bool, skip: bool) -> Manifest | None:
+        """Returns the manifest at the destination if the dataset there is what the build would make; else None.
+
+        Raises:
+            BuildError: if there is something that may not be replaced.
+        """
+        found = dataset_at(self._place)
+        if found is None:
+            return None
+        self.replaces = found.contents
+        return found if is_up_to_date(self._place, found, plan, overwrite=overwrite, skip=skip) else None
+
+    def next_manifest(self, body: Mapping[str, Any], counts: Numbers) -> Manifest:
+        """Returns the manifest with a body."""
+        return Manifest(**body)
+
+
 class PlannedBuild:
     """A build whose source is listed, and the counts of one run over its shards. Arguments as for :func:`build`.
 
     Attributes:
-        previous: the version that this build updates, compared with the source; None: it makes a new dataset.
+        previous: the version that this build updates, compared with the source, or that there is none.
         splits: the samples to build, by split: all, or those that the previous version does not have.
         built: samples read by this run.
         skipped: number of these that were skipped.
@@ -143,9 +223,10 @@ class PlannedBuild:
         self.out, self._place = recipe.out, Path(os.path.realpath(recipe.out))
         check_apart(recipe.kind, recipe.root, recipe.out)
         TransformChain(recipe.transforms)  # checked before the source is read
-        self.previous = None if changes is None else Previous(recipe.out, changes)
-        self.listed = time.time_ns()
-        before = {} if self.previous is None else self.previous.excluded
+        self.previous = (
+            NewDataset(self._place, recipe.shuffle_seed) if changes is None else Previous(recipe.out, changes)
+        )
+        self.listed, before = time.time_ns(), self.previous.excluded
         self.splits, excluded, gone = remaining_splits(_all_splits(recipe), recipe.exclude, exclude, before)
         self._listed_splits = self.splits
         self._fits = recipe.side is not None and recipe.variable_layout is None
@@ -165,13 +246,11 @@ class PlannedBuild:
         self._most_skipped = samples if max_errors is None else _most_skipped(max_errors, samples, self.skip)
         self.built = self.skipped = self.shards = 0
         self.missing: Sequence[ShardPlan] = ()
-        self._replaces: str | None = None
         for name, ids in gone.items():
             found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
             self._note(f"no longer in the source: {found}; what is excluded stays excluded if it comes back")
-        if self.previous is not None:
-            self.splits, compared = self.previous.compare(recipe, self.splits)
-            self.plan |= compared
+        self.splits, compared = self.previous.compare(recipe, self.splits)
+        self.plan |= compared
 
     def run(
         self, engine: Engine, chosen: slice = slice(None), *, shared: bool = False, overwrite: bool = False
@@ -224,7 +303,7 @@ class PlannedBuild:
         self._check_skipped(sum(summary.skipped for summary in finished.values()))
         manifest = self.manifest(divisions, finished, staging.paths)
         write_blocks(staging.paths, staging.paths.dataset / SOURCE_NAME, [os.fsencode(str(self.recipe.absolute_root))])
-        staging.commit(manifest, replaces=self._replaces)
+        staging.commit(manifest, replaces=self.previous.replaces)
         return manifest
 
     def _committed(self, staging: Staging) -> Manifest | None:
@@ -239,41 +318,32 @@ class PlannedBuild:
         Raises:
             BuildError: if there is something that may not be replaced.
         """
-        if self.previous is not None:
-            return self.previous.up_to_date_manifest(self.plan, skip=self.skip)
-        manifest = dataset_at(self._place)
-        self._replaces = None if manifest is None else manifest.contents
-        is_there = manifest is not None and is_up_to_date(
-            self._place, manifest, self.plan, overwrite=overwrite, skip=self.skip
-        )
-        return manifest if is_there else None
+        return self.previous.up_to_date_manifest(self.plan, overwrite=overwrite, skip=self.skip)
 
     def divisions(self) -> dict[str, ShardDivision]:
-        """Divides the samples to build of each split into shards; a split without rows has none.
+        """Divides the samples to build of each split into shards.
 
         Raises:
             SampleError: if the first sample is unreadable and must not be skipped.
         """
         with self._advised():
-            divisions = {name: self._division_of(name) for name in self._listed_splits}
-        return {name: division for name, division in divisions.items() if division is not None}
+            return {name: self._division_of(name) for name in self._listed_splits}
 
-    def _division_of(self, name: str) -> ShardDivision | None:
-        """Returns the division of the samples to build of a split; None if it has no rows and gets none."""
-        split, variable = self.splits.get(name), self.recipe.variable_layout
-        kept = None if self.previous is None else self.previous.splits[name].kept_split
-        if split is None:
-            return None if kept is None else ShardDivision(kept.record.fields, 0, kept.record.shard_samples, [])
+    def _division_of(self, name: str) -> ShardDivision:
+        """Returns the division of the samples to build of a split: like its rows that stay, if there are any."""
+        variable, own = self.recipe.variable_layout, self.previous.splits[name]
+        split, kept = self.splits.get(name), own.kept_split
         if kept is not None:
-            fields = kept.record.fields
+            fields, samples = kept.record.fields, kept.record.shard_samples
+            size = 0 if split is None else row_size(split, self.chain, fields, variable, self._tried)
         else:
-            fields = fields_of(name, split, self.chain, self.skip, variable, self._tried)
-            fields = fields if self.previous is None else self.previous.splits[name].with_added(fields)
-        size = row_size(split, self.chain, fields, variable, self._tried)
-        planned = row_bytes(fields) if variable is None else _MARGIN * size  # shards of variable sizes may be larger
-        samples = max(1, int(self.recipe.shard_bytes / planned)) if kept is None else kept.record.shard_samples
-        first = self.plan.get("folders", {}).get(name, 0)
-        return ShardDivision(fields, size, samples, plan_shards(name, len(split), samples, first))
+            found = fields_of(name, self.splits[name], self.chain, self.skip, variable, self._tried)
+            fields = {**found, **own.added, **found}  # added ones last, unless samples have them now
+            size = row_size(self.splits[name], self.chain, fields, variable, self._tried)
+            planned = row_bytes(fields) if variable is None else _MARGIN * size  # variable sizes may be larger
+            samples = max(1, int(self.recipe.shard_bytes / planned))
+        first, count = self.plan.get("folders", {}).get(name, 0), len(self.splits.get(name, ()))
+        return ShardDivision(fields, size, samples, plan_shards(name, count, samples, first))
 
     def build_shards(
         self, divisions: Mapping[str, ShardDivision], plans: Sequence[ShardPlan], staging: Staging, engine: Engine
@@ -298,7 +368,7 @@ class PlannedBuild:
             fields={name: division.fields for name, division in divisions.items()},
             chain=self.chain,
             paths=paths,
-            shuffle_seed=self.recipe.shuffle_seed if self.previous is None else None,  # an update has its own order
+            shuffle_seed=self.previous.shuffle_seed,
             skip=self.skip,
             variable_layout=self.recipe.variable_layout,
             root=self.recipe.root,
@@ -310,21 +380,16 @@ class PlannedBuild:
     @contextmanager
     def _advised(self) -> Iterator[None]:
         """Adds to the error of a sample how its build or update can be resumed, or an update gives way to a build."""
-        again = "build again with --overwrite" if self.previous is None else "run the update again"
         try:
             yield
         except SampleError as error:
             raise SampleError(
                 error.sample,
-                f"{error.reason}; repair or remove it and {again}, or add --on-error skip (which continues from the "
-                "finished shards)",
+                f"{error.reason}; repair or remove it and {self.previous.again}, or add --on-error skip (which "
+                "continues from the finished shards)",
             ) from error
         except RecipeError as error:
-            if self.previous is None:
-                raise
-            raise RecipeError(
-                f"{error}; {self.out} has rows like that one, which an update keeps: build it again with --overwrite"
-            ) from error
+            raise RecipeError(f"{error}{self.previous.on_misfit}") from error
 
     def _check_room(self, paths: BuildPaths, rows: Sequence[tuple[int, int]]) -> None:
         """Notes how much will be written, and checks the disk space, by rows of each shard and bytes of a row."""
@@ -385,10 +450,7 @@ class PlannedBuild:
         counts = np.zeros(3, np.int64)
         for name, division in divisions.items():
             split, summaries = self._listed_splits[name], [finished[plan] for plan in division.plans]
-            if self.previous is None:
-                made = self._new_split(name, division, summaries, paths)
-            else:
-                made = self.previous.splits[name].new_split(division, summaries, paths, self.first_listed(paths))
+            made = self.previous.splits[name].new_split(division, summaries, paths, self.first_listed(paths))
             records |= made.records
             counts += made.counts
             card["notes"][name] = [
@@ -403,35 +465,7 @@ class PlannedBuild:
             "splits": records,
             "card": {"notes": lines["notes"], **({"warnings": lines["warnings"]} if lines["warnings"] else {})},
         }
-        if self.previous is None:
-            return Manifest(**body)
-        added, changed, removed = (counts + self.previous.gone_rows).tolist()
-        return with_version(body, self.previous.manifest, self._place, "update", (added, changed, removed))
-
-    def _new_split(
-        self, name: str, division: ShardDivision, summaries: Sequence[ShardSummary], paths: BuildPaths
-    ) -> NewSplit:
-        """Returns the manifest entry of a split of a new dataset; writes its lists."""
-        split, numbers, statistics = self.splits[name], [plan.index for plan in division.plans], Statistics()
-        for summary in summaries:
-            statistics.add(summary.statistics)
-        rows, skipped = (sum(s.record.rows for s in summaries), sum(s.skipped for s in summaries))
-        listed = self.first_listed(paths) if isinstance(split, HasChecksums) else None
-        record = SplitRecord(
-            **statistics.entries(len(split.classes)),
-            rows=rows,
-            fields=division.fields,
-            classes=split.classes,
-            skipped_count=skipped,
-            skipped=tuple(islice(skipped_in(paths, name, numbers), SKIPPED_SHOWN)),
-            skipped_file=join_lists(paths, name, numbers, SKIPPED_NAME) if skipped else None,
-            samples=join_lists(paths, name, numbers, SAMPLES_NAME),
-            shard_samples=division.shard_samples,
-            shards=tuple(summary.record for summary in summaries),
-            objects=objects_of(split),
-            origins=None if listed is None else join_lists(paths, name, numbers, ORIGINS_NAME, listed),
-        )
-        return NewSplit({name: record}, statistics, np.array([rows, 0, 0]))
+        return self.previous.next_manifest(body, counts)
 
     def first_listed(self, paths: BuildPaths) -> int:
         """Returns when the source was listed first, in nanoseconds: an update looks which files were newer.
@@ -456,16 +490,15 @@ def fields_of(
     chain: TransformChain,
     skip: bool,
     variable_layout: VariableLayout | None = None,
-    tried: TriedSamples | None = None,
+    read: Callable[[SourceSplit, int, TransformChain], Sample] = finished,
 ) -> dict[str, FieldSpec]:
-    """Derives the fields of a split's rows from its first readable sample; takes that from those ``tried`` before.
+    """Derives the fields of a split's rows from its first readable sample.
 
     Raises:
         SampleError: if the first sample is unreadable and must not be skipped.
         BuildError: if no sample is readable.
         RecipeError: if a dataset cannot store a field.
     """
-    read = tried or TriedSamples()
     for index in range(len(split)):
         try:
             sample = read(split, index, chain)
@@ -474,15 +507,10 @@ def fields_of(
                 raise
             continue
         fields = {}
-        for field, tensor in sample.fields.items():
-            dtype = dtype_name(tensor.dtype)
-            if dtype is None:
-                raise RecipeError(
-                    f"{sample.id}: field {field} is of dtype {tensor.dtype}, which a dataset cannot store"
-                )
+        for field, array in sample.fields.items():
             is_list = field in sample.lists
-            shape = (VARIABLE, *tensor.shape[1:]) if is_list else tuple(tensor.shape)
-            fields[field] = FieldSpec(dtype=dtype, shape=shape, encoding=LIST if is_list else None)
+            shape = (VARIABLE, *array.shape[1:]) if is_list else array.shape
+            fields[field] = FieldSpec(dtype=stored_dtype(array), shape=shape, encoding=LIST if is_list else None)
         return fields if variable_layout is None else variable_layout.fields(fields)
     raise BuildError(f"not one sample of split {name} can be read; run with --on-error fail to see why")
 

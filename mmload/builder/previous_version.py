@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ from mmload.builder.shard_job import fill_value, objects_of, row_order
 from mmload.builder.shards import (
     UPDATES,
     BuildPaths,
+    Numbers,
     SampleOrigin,
     ShardDivision,
     ShardPlan,
@@ -67,10 +68,7 @@ from mmload.store.manifest import (
 )
 from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import VariableRows
-from mmload.store.versions import next_shard_folders, next_version
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mmload.store.versions import next_shard_folders, next_version, with_version
 
 RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
@@ -78,7 +76,6 @@ RECENT_NS = 2 * 10**9
 _TIME = re.compile(rf"(?<!\S){TIME_MARK}([0-9]+)(?!\S)")  # of a file in a revision, in nanoseconds
 _LAST = 2**62
 
-Numbers = npt.NDArray[np.int64]
 Objects = npt.NDArray[np.object_]
 Shards = tuple[ShardRecord, ...]
 
@@ -230,17 +227,16 @@ def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
 
 
 def classes_of(split: Split) -> Numbers:
-    """Reads the class of each row, int64 [rows]; [0] if they have none. It imports torch."""
+    """Reads the class of each row, int64 [rows]; [0] if they have none."""
     if not has_classes(split.record.fields):
         return np.empty(0, np.int64)
-    targets: Numbers = split.reader.gather("targets", np.arange(len(split))).numpy()
-    return targets
+    return split.reader.values("targets", np.arange(len(split)))
 
 
-def stored_fields(split: Split, rows: Numbers) -> dict[str, Tensor | VariableRows]:
+def stored_fields(split: Split, rows: Numbers) -> dict[str, npt.NDArray[Any] | VariableRows]:
     """Reads rows, int64 [n], of all fields of a split as they are stored."""
     return {
-        name: split.reader.gather(name, rows) if spec.encoding is None else read_rows(split.reader.field(name), rows)
+        name: split.reader.values(name, rows) if spec.encoding is None else read_rows(split.reader.field(name), rows)
         for name, spec in split.record.fields.items()
     }
 
@@ -338,6 +334,7 @@ class SplitUpdate:
         built: int64 [n], the samples to build.
         removed: number of rows whose samples are gone.
         order: int64 [samples], the samples in the order of their rows.
+        added: the fields that were added to the split before and no sample has.
     """
 
     def __init__(
@@ -346,6 +343,8 @@ class SplitUpdate:
         self._name, self.listed, self._dataset = name, listed, dataset
         self._old = dataset.get(name)
         self._stored = _NO_ROWS if self._old is None else stored_rows(self._old, with_classes=False)
+        before = {} if self._old is None else self._old.record.fields
+        self.added = {field: spec for field, spec in before.items() if spec.version}
         count = len(listed)
         self.rows, self.kept, self.removed = np.full(count, -1, np.int64), np.zeros(count, np.bool_), 0
         if self._old is not None:
@@ -455,11 +454,6 @@ class SplitUpdate:
                 samples.append(sample)
         return np.array(samples, np.int64), rows
 
-    def with_added(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
-        """Returns the fields of samples, and those that were added to the split before and no sample has."""
-        before = {} if self._old is None else self._old.record.fields
-        return {**fields, **{name: spec for name, spec in before.items() if spec.version and name not in fields}}
-
     def _subset_rows(self, before: Numbers) -> Iterator[tuple[str, Numbers]]:
         """Yields the subsets of the split, and the rows of each of which the samples are still there.
 
@@ -523,11 +517,15 @@ class Previous:
     Attributes:
         manifest: manifest of the version.
         excluded: samples that it excludes, which may be gone now.
+        replaces: None, as it stays.
+        shuffle_seed: None, as new shards have samples in order, and rows an order of their own.
         splits: the splits of the source, compared with it; set by :meth:`compare`.
 
     Raises:
         StoreError: if there is no dataset at the destination.
     """
+
+    again, replaces, shuffle_seed = "run the update again", None, None
 
     def __init__(self, out: Path, options: UpdateOptions) -> None:
         self._out, self._place, self._options = out, out.resolve(), options
@@ -593,6 +591,16 @@ class Previous:
         before = begun.get("folders", {}) if begun.get(UPDATES) == self.manifest.contents else {}
         return {name: max(number, before.get(name, 0)) for name, number in found.items()}
 
+    def next_manifest(self, body: Mapping[str, Any], counts: Numbers) -> Manifest:
+        """Returns the manifest of the new version; its splits have ``counts`` as :meth:`SplitUpdate.counts`."""
+        added, changed, removed = (counts + self.gone_rows).tolist()
+        return with_version(body, self.manifest, self._place, "update", (added, changed, removed))
+
+    @property
+    def on_misfit(self) -> str:
+        """What the error of a sample that is unlike the other rows says in addition."""
+        return f"; {self._out} has rows like that one, which an update keeps: build it again with --overwrite"
+
     @property
     def gone_rows(self) -> Numbers:
         """What splits that the source no longer has add to :meth:`SplitUpdate.counts`."""
@@ -604,7 +612,7 @@ class Previous:
         """Numbers of new and changed samples, and of rows whose samples are gone, of all splits, int64 [3]."""
         return sum((split.counts() for split in self.splits.values()), self.gone_rows)
 
-    def up_to_date_manifest(self, plan: Mapping[str, Any], *, skip: bool) -> Manifest | None:
+    def up_to_date_manifest(self, plan: Mapping[str, Any], *, overwrite: bool = False, skip: bool) -> Manifest | None:
         """Returns the manifest at the destination if nothing has changed, or another part has committed; else None."""
         found = dataset_at(self._place)
         if found is not None and (found.contents, found.version) == (self.manifest.contents, self.manifest.version):

@@ -247,6 +247,9 @@ LAYOUT = "variable"
 ENCODES: Mapping[str, str] = {"raw": "raw", "jpeg": "jpeg", "source": "jpeg", "mixed": "mixed"}
 """Value of ``encode`` -> the encoding of the field."""
 
+_TAKES = {"raw": (), "jpeg": ("quality",), "source": ("quality",), "mixed": ("quality", "raw_share")}
+"""Value of ``encode`` -> its further options."""
+
 _Layout = Annotated[Literal["variable"] | None, Meta(description=f"{LAYOUT!r}, or leave it out for rows of one size")]
 _Seed = Annotated[Annotated[int, Meta(ge=0, le=2**63 - 1)] | None, Meta(description="an integer from 0 to 2**63 - 1")]
 _Kind = Annotated[str, Meta(description='the kind of a source, such as "imagefolder"')]
@@ -280,9 +283,7 @@ class VariableLayout:
 
     def resolved(self) -> dict[str, Any]:
         """Returns the keys of a recipe's ``[store]``: those that the bytes depend on."""
-        quality = {} if self.encode == "raw" else {"quality": self.quality}
-        share = {"raw_share": self.raw_share} if self.encode == "mixed" else {}
-        return {"layout": LAYOUT, "encode": self.encode, **quality, **share}
+        return {"layout": LAYOUT, "encode": self.encode, **{key: getattr(self, key) for key in _TAKES[self.encode]}}
 
     def fields(self, fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
         """Fields of a row as they are stored: images and masks are variable-size.
@@ -315,11 +316,11 @@ def layout_of(store: Mapping[str, Any]) -> VariableLayout | None:
         for option in options:
             raise RecipeError(f"{option} is given without layout; it needs layout = {LAYOUT!r}")
         return None
-    encode = options.get("encode", "raw")
-    for key, takes in (("quality", ("jpeg", "source", "mixed")), ("raw_share", ("mixed",))):
-        if key in options and encode not in takes:
-            raise RecipeError(f"{key} is given, and encode is {encode!r}; it is an option of {choices(takes)}")
-    return VariableLayout(**options)
+    layout, encode = VariableLayout(**options), options.get("encode", "raw")
+    for key in sorted(options.keys() - {"encode", *_TAKES[encode]}):
+        takes = choices(other for other, keys in _TAKES.items() if key in keys)
+        raise RecipeError(f"{key} is given, and encode is {encode!r}; it is an option of {takes}")
+    return layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,14 +375,14 @@ class BuildRecipe:
 
         Args:
             boxes: whether the samples have boxes: no default loses any.
-            sizes: (height, width) of some images, None of a sample without an image; looked at if the side is not
-                given. Rows have the size of the images if that is the same, and nothing is resized without images.
+            sizes: (height, width) of some images, None of a sample without an image; none if the side is given. Rows
+                have the size of the images if that is the same, and nothing is resized without images.
         """
         side, exact = self.side, set(sizes)
-        if side is None or (not self.is_side_given and None in exact):
+        if side is None or None in exact:
             return replace(self, side=None)
         size: int | list[int] = side
-        if not self.is_side_given and len(exact) == 1 and self.variable_layout is None:
+        if len(exact) == 1 and self.variable_layout is None:
             (one,) = exact
             if one is not None and math.prod(one) <= _MOST_PIXELS_KEPT:
                 size, side = list(one), min(one)
@@ -535,7 +536,7 @@ def _recipe_of_arguments(options: BuildOptions) -> BuildRecipe:
         )
     kind, root, out = words
     layout = layout_of(options.table("store"))
-    pixels = int(size) if isinstance(size, str) and re.fullmatch("[0-9]{1,9}", size) else size
+    pixels = int(str(size)) if re.fullmatch("[0-9]{1,9}", str(size)) else size
     side = default_side(kind, pixels, variable_size=layout is not None)
     return BuildRecipe(
         kind=kind,

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from mmload.builder.recipe import VariableLayout
@@ -43,6 +44,7 @@ from mmload.builder.shards import (
     bytes_of,
     copy_and_sum,
     reported,
+    stored_dtype,
 )
 from mmload.builder.transforms import Pixels, TransformChain
 from mmload.errors import BuildError, RecipeError, SampleError
@@ -56,6 +58,7 @@ from mmload.records import (
     FieldSpec,
     ObjectsRecord,
     Sample,
+    dtype_name,
     has_images,
 )
 from mmload.remote.urls import Location
@@ -66,8 +69,7 @@ from mmload.store.checksum import crc32, file_crc32
 from mmload.store.variable_rows import JPEG, RAW, Bytes, variable_rows
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from mmload.records import FieldValue
     from mmload.runtime.host_memory import MemoryPool
 
 OnProgress = Callable[[int, int], None]
@@ -272,10 +274,16 @@ def _memory() -> MemoryPool:
 
 def fill_value(spec: FieldSpec) -> float:
     """Returns the value of an added field in new rows: NaN, -1 of signed integers, 0 of others."""
-    dtype = spec.torch_dtype
-    if dtype.is_floating_point:
+    if "float" in spec.dtype:
         return math.nan
-    return -1 if dtype.is_signed and spec.dtype != "bool" else 0
+    return -1 if spec.dtype.startswith("int") else 0
+
+
+def no_values(spec: FieldSpec, rows: int) -> npt.NDArray[Any]:
+    """Returns so many rows of an added field that have no value yet."""
+    import torch  # which has bfloat16
+
+    return array_of(torch.full((rows, *spec.shape), fill_value(spec), dtype=spec.torch_dtype, device="cpu"))
 
 
 class ChunkAssembly:
@@ -285,13 +293,10 @@ class ChunkAssembly:
         self._fields = {name: spec for name, spec in fields.items() if not spec.version}
         alike = {name: spec for name, spec in self._fields.items() if spec.encoding is None}
         self._variable: dict[str, list[_VariableRow]] = {name: [] for name in self._fields if name not in alike}
-        self._tensors = {name: _memory().empty((capacity, *of.shape), of.torch_dtype) for name, of in alike.items()}
-        self._arrays = {name: array_of(rows) for name, rows in self._tensors.items()}
-        self._images = self._arrays.pop("images") if has_images(alike) else None
+        self._rows = {name: _memory().array((capacity, *of.shape), of.array_dtype) for name, of in alike.items()}
+        self._images = self._rows["images"] if has_images(alike) else None
         self._channels = fields["images"].channels if has_images(fields) else 0
-        for name in fields.keys() - self._fields:  # added ones, of which new rows have no values yet
-            self._tensors[name] = _memory().empty((capacity, *fields[name].shape), fields[name].torch_dtype)
-            self._tensors[name].fill_(fill_value(fields[name]))
+        self._added = {name: no_values(spec, capacity) for name, spec in fields.items() if spec.version}
         self._chunk, self._variable_layout = Chunk(fields={}), variable_layout
 
     def next_image(self) -> Pixels | None:
@@ -306,14 +311,12 @@ class ChunkAssembly:
             SampleError: if its image cannot be encoded.
         """
         self._check(sample)
-        sums, encoded_image = self._add_image(sample)  # first: it may fail
-        for name in (*self._arrays, *self._variable):
-            values = array_of(sample.fields[name])
-            if name in self._arrays:
-                self._arrays[name][len(self._chunk.samples)] = values
-            elif name == "images" and encoded_image is not None:
-                self._variable[name].append(encoded_image)
-            else:
+        others = dict(sample.fields)
+        sums = self._add_image(sample, others.pop("images")) if self._channels else {}  # first: it may fail
+        for name, values in others.items():
+            if name in self._rows:
+                self._rows[name][len(self._chunk.samples)] = values
+            elif name in self._variable:
                 size = (0, 0) if self._fields[name].is_list else (values.shape[-2], values.shape[-1])
                 self._variable[name].append((bytes_of(values), RAW, size))
         self._chunk.samples.append((sample.id, sample.size))
@@ -322,26 +325,23 @@ class ChunkAssembly:
 
     def _check(self, sample: Sample) -> None:
         for name, spec in self._fields.items():
-            tensor = sample.fields.get(name)
-            fits = tensor is not None and tensor.dtype == spec.torch_dtype and tensor.ndim == len(spec.shape)
-            own = slice(1, None) if spec.is_list else slice(len(spec.fixed_shape))
-            if tensor is None or not fits or tuple(tensor.shape[own]) != spec.fixed_shape:
+            array, own = sample.fields.get(name), slice(1, None) if spec.is_list else slice(len(spec.fixed_shape))
+            got = None if array is None else (array.dtype, array.ndim, array.shape[own])
+            if got != (spec.array_dtype, len(spec.shape), spec.fixed_shape):
                 raise _misfit(sample, name, spec)
 
-    def _add_image(self, sample: Sample) -> tuple[dict[str, Any], _VariableRow | None]:
-        """Copies an image to its row, or encodes one of its own size; returns its sums, without a border, and that."""
-        if not self._channels:
-            return {}, None
-        image, layout = array_of(sample.fields["images"]), self._variable_layout
-        sums = np.zeros((2, self._channels), np.int64)
+    def _add_image(self, sample: Sample, image: Pixels) -> dict[str, Any]:
+        """Copies an image to its row, or encodes one of its own size; returns its sums, without a border."""
+        layout, sums = self._variable_layout, np.zeros((2, self._channels), np.int64)
         height, width = image.shape[-2:]
         inside = sample.inside or (0, 0, height, width)
         row = self.next_image()
         if row is None:
             row = np.empty((height, self._channels, width), np.uint8)
         copy_and_sum(image.ctypes.data, *image.strides, row, sums, layout is not None, *inside)
-        found = {"sums": sums[0].tolist(), "squares": sums[1].tolist(), "pixels": inside[2] * inside[3]}
-        return found, None if layout is None else (*encoded(sample, row, layout), (height, width))
+        if layout is not None:
+            self._variable["images"].append((*encoded(sample, row, layout), (height, width)))
+        return {"sums": sums[0].tolist(), "squares": sums[1].tolist(), "pixels": inside[2] * inside[3]}
 
     def skip(self, error: SampleError) -> None:
         """Skips a sample that is unreadable."""
@@ -349,12 +349,13 @@ class ChunkAssembly:
 
     def finish(self) -> Chunk:
         """Returns the chunk of all appended rows."""
-        rows = {name: tensor[: len(self._chunk.samples)] for name, tensor in self._tensors.items()}
+        memory = {**self._rows, **self._added}
+        rows = {name: array[: len(self._chunk.samples)] for name, array in memory.items()}
         variable = {}
         for name, own in self._variable.items():
             sizes, encodings = [size for *_, size in own], [encoding for _, encoding, _ in own]
             variable[name] = variable_rows([row for row, *_ in own], sizes, encodings, self._fields[name].channels)
-        return replace(self._chunk, fields={**rows, **variable})
+        return replace(self._chunk, fields={**rows, **variable}, memory=[*memory.values()])
 
 
 def encoded(sample: Sample, lines: Pixels, layout: VariableLayout) -> tuple[Bytes, int]:
@@ -399,7 +400,7 @@ def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels 
     Raises:
         SampleError: if it is unreadable, or a transform does not support it.
     """
-    sample = split.read(index)
+    sample = _in_arrays(split.read(index))
     _check_sizes(sample)
     try:
         done = chain(sample, out)
@@ -420,10 +421,18 @@ def samples_checksum(split: SourceSplit, samples: Iterable[int], chain: Transfor
         crc = crc32(split.id(index).encode("utf-8", "surrogatepass"), crc)
         with suppress(SampleError):  # its shard reports it
             sample = finished(split, index, chain)
-            for name, tensor in sorted(sample.fields.items()):
-                crc = crc32(bytes_of(array_of(tensor)), crc32(f"{name} {tensor.dtype} {[*tensor.shape]}".encode(), crc))
+            for name, array in sorted(sample.fields.items()):
+                crc = crc32(bytes_of(array), crc32(f"{name} {array.dtype} {[*array.shape]}".encode(), crc))
             crc = crc32(sample.encoded or b"", crc)
     return crc
+
+
+def _in_arrays(sample: Sample) -> Sample:
+    """Returns a sample whose fields are arrays; raises RecipeError for a dtype that a dataset cannot store."""
+    for name, values in sample.fields.items():
+        if dtype_name(values.dtype) is None:
+            raise RecipeError(f"{sample.id}: field {name} is of dtype {values.dtype}, which a dataset cannot store")
+    return replace(sample, fields={name: array_of(values) for name, values in sample.fields.items()})
 
 
 def _with_counts(read: Sample, done: Sample) -> Sample:
@@ -440,15 +449,15 @@ def _with_counts(read: Sample, done: Sample) -> Sample:
     if "masks" in read.fields:
         mask = read.fields["masks"]
         background, void = int((mask == 0).sum()), int((mask == VOID).sum())
-        losses[ONLY_VOID] = int(void > 0 and background + void == mask.numel())
+        losses[ONLY_VOID] = int(void > 0 and background + void == mask.size)
     return replace(done, losses=losses) if losses else done
 
 
 def _check_sizes(sample: Sample) -> None:
     """Checks that no field is empty, boxes are a list, and a mask has its image's size: else crops would not match."""
-    for name, tensor in sample.fields.items():
-        if not tensor.numel() and name not in sample.lists:
-            raise SampleError(sample.id, f"{name} is empty, of shape {list(tensor.shape)}")
+    for name, array in sample.fields.items():
+        if not array.size and name not in sample.lists:
+            raise SampleError(sample.id, f"{name} is empty, of shape {list(array.shape)}")
     if "boxes" in sample.fields and "boxes" not in sample.lists:
         raise SampleError(sample.id, "boxes is not among the lists of its source; give boxes without padding as a list")
     images, masks = sample.fields.get("images"), sample.fields.get("masks")
@@ -458,21 +467,21 @@ def _check_sizes(sample: Sample) -> None:
 
 
 def chunk_of_block(
-    split: SourceSplit, block: Mapping[str, Tensor], indices: range, fields: Mapping[str, FieldSpec]
+    split: SourceSplit, block: Mapping[str, FieldValue], indices: range, fields: Mapping[str, FieldSpec]
 ) -> Chunk:
     """Returns a chunk of rows that the source itself has finished.
 
     Raises:
         BuildError: if they differ from the samples that the source returned individually.
     """
+    rows, origins = {name: np.ascontiguousarray(array_of(block[name])) for name in fields}, list[SampleOrigin]()
     for name, spec in fields.items():
-        if block[name].shape != (len(indices), *spec.shape) or block[name].dtype != spec.torch_dtype:
+        if rows[name].shape != (len(indices), *spec.shape) or rows[name].dtype != spec.array_dtype:
             raise BuildError(f"the source's read_rows gives another {name} than its read; use another source")
     size: Any = tuple(fields["images"].shape[-2:]) if "images" in fields else None
-    rows, origins = {name: block[name].contiguous() for name in fields}, list[SampleOrigin]()
     if has_images(fields):
         sums = np.zeros((2, fields["images"].channels), np.int64)
-        for image in rows["images"].numpy():
+        for image in rows["images"]:
             copy_and_sum(image.ctypes.data, *image.strides, image, sums, False, 0, 0, *size)
         own, squares = sums.tolist()
         pixels = len(indices) * math.prod(size)
@@ -481,8 +490,8 @@ def chunk_of_block(
 
 
 def _misfit(sample: Sample, name: str, spec: FieldSpec) -> RecipeError:
-    tensor = sample.fields.get(name)
-    got = "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    array = sample.fields.get(name)
+    got = "missing" if array is None else f"{stored_dtype(array)} {list(array.shape)}"
     advice = ", so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
     return RecipeError(
         f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "

@@ -1,6 +1,6 @@
 """Shards of a build: rows that are ready to be stored, the files that they are written to, and what is known of them.
 
-A writer takes chunks of rows as tensors and writes a shard's folder as docs/format.md describes it. To seal a shard is
+A writer takes chunks of rows as arrays and writes a shard's folder as docs/format.md describes it. To seal a shard is
 to flush it and to write a summary with its checksums beside it; only sealed shards count. A shard is written in a
 folder of its own and moved to its place later (:mod:`mmload.builder.shard_job`). Here are the lists of a split, too,
 which are joined from the lines of its shards. A writer never decodes, never reads a source and does not know the
@@ -13,18 +13,21 @@ import errno
 import json
 import os
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
-from operator import add
+from functools import cache
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from PIL import features
+from simplejpeg import decode_jpeg  # type: ignore[import-untyped]
 
 import mmload
 from mmload.errors import BuildError
@@ -55,7 +58,10 @@ from mmload.store.manifest import (
 from mmload.store.variable_rows import Bytes, VariableRows
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
+
+Pixels = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +113,7 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def add(self, other: Statistics) -> None:
         """Adds the statistics of the rows that follow."""
-        self.sums = [*map(add, self.sums, other.sums)] or self.sums or other.sums
-        self.squares = [*map(add, self.squares, other.squares)] or self.squares or other.squares
+        self.sums, self.squares = _added(self.sums, other.sums), _added(self.squares, other.squares)
         self.pixels += other.pixels
         self.class_counts = dict(Counter(self.class_counts) + Counter(other.class_counts))
         self.losses = dict(Counter(self.losses) + Counter(other.losses))
@@ -116,14 +121,13 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     @staticmethod
     def of_rows(origins: Sequence[SampleOrigin], targets: Iterable[int]) -> Statistics:
         """Returns the statistics of rows with these origins and classes."""
-        summed = [origin for origin in origins if origin.sums]
         losses = Counter[str]()
         for origin in origins:
             losses.update(origin.losses)
         return Statistics(
-            sums=[sum(column) for column in zip(*(origin.sums for origin in summed), strict=True)],
-            squares=[sum(column) for column in zip(*(origin.squares for origin in summed), strict=True)],
-            pixels=sum(origin.pixels for origin in summed),
+            sums=_added(*(origin.sums for origin in origins)),
+            squares=_added(*(origin.squares for origin in origins)),
+            pixels=sum(origin.pixels for origin in origins),
             class_counts=dict(Counter(targets)),
             losses=dict(losses),
         )
@@ -140,6 +144,11 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "mean": tuple(total / self.pixels / 255 for total, _ in pairs),
             "std": tuple(float(value**0.5) / self.pixels / 255 for value in spread),
         }
+
+
+def _added(*channels: Sequence[int]) -> list[int]:
+    """Returns the sum of each channel; some may have none."""
+    return [*map(sum, zip_longest(*channels, fillvalue=0))]
 
 
 class SampleOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -167,16 +176,18 @@ class Chunk:
     """Neighboring rows, ready to be stored.
 
     Attributes:
-        fields: tensor [n, ...] of each field, in the order of the rows; or variable-size rows.
+        fields: array [n, ...] of each field, in the order of the rows; or variable-size rows.
         samples: (sample id, (height, width) of the image in its file, or None) of each row.
         skipped: (sample id, reason) of the samples left out.
         origins: of each row, or none.
+        memory: arrays from a pool that fields are views of, which do not keep them.
     """
 
-    fields: Mapping[str, Tensor | VariableRows]
+    fields: Mapping[str, npt.NDArray[Any] | VariableRows]
     samples: list[tuple[str, tuple[int, int] | None]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     origins: list[SampleOrigin] = field(default_factory=list)
+    memory: Sequence[npt.NDArray[Any]] = ()
 
 
 def has_classes(fields: Mapping[str, FieldSpec]) -> bool:
@@ -210,11 +221,25 @@ LISTS = (SAMPLES_NAME, SKIPPED_NAME, ORIGINS_NAME)
 
 
 _PACKAGES = ("torch", "torchvision", "pillow", "simplejpeg", "numpy")
+_LIBJPEG = b"libjpeg-turbo version "  # before its version in a file that it is linked into
 
 
 def made_by() -> dict[str, str]:
-    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source."""
-    return {"mmload": mmload.__version__} | {name: found for name in _PACKAGES if (found := installed_version(name))}
+    """Package -> version, for the packages that influence the stored bytes besides the recipe and the source.
+
+    A package of one version may have been made with several versions of libjpeg-turbo, so these are named, too.
+    """
+    found: dict[str, str | None] = {name: installed_version(name) for name in _PACKAGES}
+    found |= {"libjpeg-turbo of pillow": features.version("libjpeg_turbo"), "libjpeg-turbo of simplejpeg": _libjpeg()}
+    return {"mmload": mmload.__version__} | {name: version for name, version in found.items() if version}
+
+
+@cache
+def _libjpeg() -> str:
+    """Returns the version of libjpeg-turbo inside of simplejpeg; "" if it is a library of its own."""
+    linked = Path(str(sys.modules[decode_jpeg.__module__].__file__))
+    version = linked.read_bytes().partition(_LIBJPEG)[2]
+    return version[: version.find(b"\0")].decode("ascii", "replace")
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:
@@ -367,14 +392,14 @@ class ShardWriter:
             for name, rows in chunk.fields.items():
                 self._append(name, rows)
         self._summary.skipped += len(chunk.skipped)
-        classes = cast("Tensor", chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
+        classes = cast(Numbers, chunk.fields["targets"]).tolist() if has_classes(self._fields) else []
         self._summary.statistics.add(Statistics.of_rows(chunk.origins, classes))
         self._rows += len(chunk.samples)
 
-    def _append(self, name: str, rows: Tensor | VariableRows) -> None:
+    def _append(self, name: str, rows: npt.NDArray[Any] | VariableRows) -> None:
         """Appends rows of a field to its files."""
         if not isinstance(rows, VariableRows):
-            self._files[file_name(name, self._fields[name])].append(bytes_of(array_of(rows)).data)
+            self._files[file_name(name, self._fields[name])].append(bytes_of(rows).data)
             return
         offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
         parts: dict[str, npt.NDArray[Any]] = {
@@ -421,11 +446,18 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """Views a tensor as numpy's, whose operations take a third of the time; bfloat16 is viewed as plain 16 bits."""
+def array_of(values: FieldValue) -> npt.NDArray[Any]:
+    """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16; copies an array that no kernel takes."""
+    if isinstance(values, np.ndarray):
+        return values if values.flags.writeable and min(values.strides, default=0) >= 0 else values.copy()
     import torch
 
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
+    return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy(force=True)
+
+
+def stored_dtype(array: npt.NDArray[Any]) -> str:
+    """Returns the dtype of a field with the values of an array of :func:`array_of`."""
+    return {"uint16": "bfloat16"}.get(array.dtype.name, array.dtype.name)
 
 
 def bytes_of(array: npt.NDArray[Any]) -> Bytes:
@@ -517,9 +549,6 @@ def skipped_in(paths: BuildPaths, split: str, shards: Iterable[int]) -> Iterator
 # Compiled loops. Integer sums do not depend on the order of addition, so the statistics of a dataset do not depend on
 # threads or shards.
 
-
-Pixels = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 _BLOCK = 65_536
 """Pixels per block: 65,536 x 255^2 < 2^32, so 32-bit integers suffice, of which a SIMD instruction handles the most."""

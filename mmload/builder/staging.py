@@ -57,6 +57,7 @@ from mmload.runtime.files import (
     is_within,
     lock,
     open_lock,
+    open_regular,
     read_regular,
     remove,
     sync_folder,
@@ -66,6 +67,7 @@ from mmload.store.dataset_folder import check_no_links, dataset_files
 from mmload.store.manifest import (
     COMMAND,
     FILE_NAME,
+    FORMAT,
     MARK_NAME,
     PLAN_NAME,
     VERSIONS,
@@ -83,6 +85,7 @@ MARK = b"mmload build: this folder is removed when the build beside it is done\n
 """The content of ``lock``, which identifies a working folder."""
 
 _SWAP, _REPLACED = "swap", "replaced"
+_FIRST_BYTES = 100  # of a manifest, which name its format
 _SHOWN = 3  # upper bound on the entries listed in a message
 _TRIES = 100  # another process may remove the folder between two checks, but not indefinitely
 
@@ -427,7 +430,7 @@ def _unlike_begun(begun: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
 
 
 def check_apart(kind: str, root: Path | Location, out: Path) -> None:
-    """Rejects a destination that is equal to the source, contains it, or is inside it.
+    """Rejects a destination that is equal to the source, contains it, or is inside it, or inside another dataset.
 
     Folders are compared by device and inode, so links, mounts and case-insensitive names are resolved. The root of a
     "python" source is only the import path of modules, often the current folder: it may contain the dataset.
@@ -437,12 +440,17 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     """
     check_no_url(out, "a build writes here; copy the dataset with mmload push afterwards")
     target = Path(os.path.realpath(out))
-    source = None if isinstance(root, Location) else Path(os.path.realpath(root))
-    advice = "choose a place apart from the source"
-    if source is not None and is_within(source, target):
+    for folder in target.parents:
+        with suppress(OSError), open(folder / FILE_NAME, "rb", opener=open_regular) as manifest:
+            if FORMAT.encode() in manifest.read(_FIRST_BYTES):
+                raise UsageError(f"OUT {out} lies in the dataset {folder}; choose a place beside it")
+    if isinstance(root, Location):
+        return
+    source, advice = Path(os.path.realpath(root)), "choose a place apart from the source"
+    if is_within(source, target):
         what = "is" if is_same(source, target) else "lies in"
         raise UsageError(f"the source {root} {what} {target}, where the build would write; {advice}")
-    if source is not None and kind != "python" and is_within(target, source):
+    if kind != "python" and is_within(target, source):
         raise UsageError(f"OUT {out} lies in the source {root}; {advice}")
 
 

@@ -23,14 +23,13 @@ from mmload.records import PER_BOX, SEGMENTS, VOID, Sample
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from mmload.render.motion import Motion, Move
 
 _MILD = 2.0
 """Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
 _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
 
+Array = npt.NDArray[Any]
 Pixels = npt.NDArray[np.uint8]
 
 Size = tuple[int, int]
@@ -72,24 +71,27 @@ def is_inside(window: Window, size: tuple[int, ...]) -> bool:
     return top >= 0 and left >= 0 and top + height <= size[0] and left + width <= size[1]
 
 
-def cut(pixels: Tensor, window: Window, fill: int) -> Tensor:
+def cut(pixels: Array, window: Window, fill: int) -> Array:
     """Returns the pixels [..., H, W] of a window; those outside the image are ``fill``."""
     top, left, height, width = window
     have_height, have_width = pixels.shape[-2:]
     if is_inside(window, (have_height, have_width)):
         return pixels[..., top : top + height, left : left + width]
-    out = pixels.new_full((*pixels.shape[:-2], height, width), fill)
+    out = np.full((*pixels.shape[:-2], height, width), fill, pixels.dtype)
     y0, y1 = max(top, 0), min(top + height, have_height)
     x0, x1 = max(left, 0), min(left + width, have_width)
     out[..., y0 - top : y1 - top, x0 - left : x1 - left] = pixels[..., y0:y1, x0:x1]
     return out
 
 
-def image_of(sample: Sample) -> Tensor:
-    """Returns the image of a sample, [C, H, W]; raises ValueError if it has none."""
+def image_of(sample: Sample) -> Array:
+    """Returns the image of a sample, [C, H, W]; raises ValueError if it has none that steps take."""
     if "images" not in sample.fields:
         raise ValueError("it has no image to transform")
-    return sample.fields["images"]
+    if any(sample.fields[name].dtype == np.uint16 for name in sample.fields.keys() & {"images", "masks"}):
+        raise ValueError("its image or mask is bfloat16, which no transform takes; give float32, or uint8")
+    image: Array = sample.fields["images"]
+    return image
 
 
 def framed(sample: Sample, framing: Framing, out: Pixels | None = None) -> Sample:
@@ -126,35 +128,31 @@ def _inside(inside: Window, have: Size, framing: Framing) -> Window:
 # Pixels.
 
 
-def _framed_image(images: Tensor, framing: Framing, out: Pixels | None) -> Tensor:
+def _framed_image(images: Array, framing: Framing, out: Pixels | None) -> Array:
     """Resizes [C, H, W] and returns the window; only its pixels are computed where that is inside."""
-    import torch
-
     size, window, (height, width) = framing.size, framing.pixels, images.shape[-2:]
     if size == (height, width):
         return cut(images, window, framing.fill)
     part = window if is_inside(window, size) else (0, 0, *size)
     # torch returns wrong pixels for a width of 1 (2.11 and 2.15)
     is_mild = (height <= _MILD * size[0] and width <= _MILD * size[1]) or size[1] == 1
-    if is_mild and images.dtype == torch.uint8:
+    if is_mild and images.dtype == np.uint8:
         resized = _resize_part(images, framing, part, out)
         return resized if part == window else cut(resized, window, framing.fill)
     return cut(_interpolated(images, size, framing.interpolation), window, framing.fill)
 
 
-def _resize_part(images: Tensor, framing: Framing, part: Window, out: Pixels | None) -> Tensor:
-    import torch
-
+def _resize_part(images: Array, framing: Framing, part: Window, out: Pixels | None) -> Array:
     from mmload.render.antialiased_resize import REACHES, resize_part
 
     shape = len(images), *part[2:]
     if out is None or out.shape != shape:
         out = np.empty(shape, np.uint8)
-    resize_part(images.numpy(), framing.size, part, REACHES[framing.interpolation], out)
-    return torch.from_numpy(out)
+    resize_part(images, framing.size, part, REACHES[framing.interpolation], out)
+    return out
 
 
-def _interpolated(images: Tensor, size: Size, interpolation: str) -> Tensor:
+def _interpolated(images: Array, size: Size, interpolation: str) -> Array:
     """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
 
     The interpolation may also be "nearest". The stride of the batch tells torch that colors are interleaved, where they
@@ -163,15 +161,15 @@ def _interpolated(images: Tensor, size: Size, interpolation: str) -> Tensor:
     import torch
     from torch.nn.functional import interpolate
 
-    is_taken = images.dtype in (torch.uint8, torch.float32, torch.float64)
-    batch = images if is_taken else images.float()
+    is_taken = images.dtype in (np.uint8, np.float32, np.float64)
+    batch = torch.from_numpy(images if is_taken else images.astype(np.float32))
     batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
     how = {} if interpolation == "nearest" else {"align_corners": False, "antialias": True}
-    resized: Tensor = interpolate(batch, list(size), mode=interpolation, **how)[0]
-    return (resized if is_taken or images.is_floating_point() else resized.round()).to(images.dtype)
+    resized: Array = interpolate(batch, list(size), mode=interpolation, **how)[0].numpy()
+    return (resized if is_taken or images.dtype.kind == "f" else resized.round()).astype(images.dtype, copy=False)
 
 
-def _framed_mask(mask: Tensor, framing: Framing, fill: int) -> Tensor:
+def _framed_mask(mask: Array, framing: Framing, fill: int) -> Array:
     """Resizes [H, W] by the nearest pixel and returns the window."""
     return cut(_interpolated(mask[None], framing.size, "nearest")[0], framing.pixels, fill)
 
@@ -179,7 +177,7 @@ def _framed_mask(mask: Tensor, framing: Framing, fill: int) -> Tensor:
 # Boxes, points and the masks of objects.
 
 
-def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sample: Sample) -> Tensor | None:
+def _move_targets(fields: dict[str, Array], have: Size, framing: Framing, sample: Sample) -> Array | None:
     """Moves boxes, points and masks of objects in ``fields``; returns which boxes were cut, now or before.
 
     A window clips boxes, drops those that it does not show, and makes keypoints outside of it unlabeled.
@@ -205,63 +203,57 @@ def _move_targets(fields: dict[str, Tensor], have: Size, framing: Framing, sampl
     return _drop_boxes(fields, is_cut if sample.cut is None else is_cut | sample.cut, sample.lists)
 
 
-def _move_boxes(
-    fields: dict[str, Tensor], motion: Motion, factors: tuple[float, float], lists: frozenset[str]
-) -> Tensor:
+def _move_boxes(fields: dict[str, Array], motion: Motion, factors: tuple[float, float], lists: frozenset[str]) -> Array:
     """Moves and clips the boxes in ``fields``, and their areas, which grow by two factors; returns which are cut."""
-    import torch
-
     from mmload.render.motion import move_boxes
 
-    boxes = fields["boxes"][None].float().numpy().copy()
+    boxes = fields["boxes"][None].astype(np.float32)
     is_cut, share = np.zeros(boxes.shape[:2], np.bool_), np.ones(boxes.shape[:2], np.float32)
     move_boxes(boxes, motion, is_cut, share)
-    fields["boxes"] = torch.from_numpy(boxes[0])
+    fields["boxes"] = boxes[0]
     if "area" in lists:
-        enlarged = torch.tensor(factors, dtype=torch.float32, device="cpu").prod()
-        fields["area"] = fields["area"] * enlarged * torch.from_numpy(share[0])
-    return torch.from_numpy(is_cut[0])
+        fields["area"] = _floats(fields["area"]) * np.array(factors, np.float32).prod() * share[0]
+    cut_off: Array = is_cut[0]
+    return cut_off
 
 
-def _moved_points(points: Tensor, motion: Motion) -> Tensor:
+def _floats(values: Array) -> Array:
+    """Returns numbers as float32, but float64 as they are."""
+    return values if values.dtype == np.float64 else values.astype(np.float32)
+
+
+def _moved_points(points: Array, motion: Motion) -> Array:
     """Moves points [..., 2], or keypoints [..., 3], which are 0, 0 and not labeled if they are outside or were not."""
-    import torch
-
     from mmload.render.motion import moved_points
 
-    exact = points.to(torch.promote_types(points.dtype, torch.float32))
-    places, inside = map(torch.from_numpy, moved_points(exact[..., :2].numpy()[None], motion))
+    exact = _floats(points)
+    places, inside = moved_points(exact[..., :2][None], motion)
     labels = exact[..., 2:] * inside[0, ..., None]
     is_shown = labels > 0 if labels.shape[-1] else 1
-    return torch.cat([places[0] * is_shown, labels], -1).to(points.dtype)
+    return np.concatenate([places[0] * is_shown, labels], -1).astype(points.dtype)
 
 
-def _change_runs(fields: dict[str, Tensor], have: Size, framing: Framing) -> None:
+def _change_runs(fields: dict[str, Array], have: Size, framing: Framing) -> None:
     """Changes the masks that are stored as run lengths, each of an image of (height, width) ``have``."""
-    import torch
-
     owners, values = SEGMENTS[1]
     if not len(fields.get(owners, ())):
         return
-    arrays = {name: fields[name].numpy() for name in (owners, values)}
-    masks = [mask_of_runs(runs, *have).astype(np.uint8) for _, runs in parts_of(arrays, owners, values)]
-    runs = [runs_of_mask(_framed_mask(torch.from_numpy(mask), framing, 0).numpy() > 0) for mask in masks]
-    fields[values] = torch.from_numpy(np.concatenate(runs))
-    counts = torch.tensor([len(each) for each in runs], dtype=torch.int32, device="cpu")
-    fields[owners] = torch.stack([fields[owners][:, 0], counts], 1)
+    masks = [mask_of_runs(runs, *have).astype(np.uint8) for _, runs in parts_of(fields, owners, values)]
+    runs = [runs_of_mask(_framed_mask(mask, framing, 0) > 0) for mask in masks]
+    fields[values] = np.concatenate(runs)
+    counts = np.array([len(each) for each in runs], np.int32)
+    fields[owners] = np.stack([fields[owners][:, 0], counts], 1)
 
 
-def _drop_boxes(fields: dict[str, Tensor], cut_off: Tensor, lists: frozenset[str]) -> Tensor:
+def _drop_boxes(fields: dict[str, Array], cut_off: Array, lists: frozenset[str]) -> Array:
     """Keeps the boxes with a positive area in ``fields``, with all that belongs to them; returns which were cut."""
-    import torch
-
     boxes = fields["boxes"]
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     for name in lists.intersection(("boxes", *PER_BOX)):
         fields[name] = fields[name][keep]
-    segments = {name: fields[name].numpy() for pair in SEGMENTS for name in pair if name in lists}
-    fields |= {name: torch.from_numpy(values) for name, values in of_boxes(segments, keep.numpy()).items()}
-    fields["counts"] = torch.tensor(int(keep.sum()), device="cpu")
+    segments = {name: fields[name] for pair in SEGMENTS for name in pair if name in lists}
+    fields |= of_boxes(segments, keep)
+    fields["counts"] = np.array(keep.sum())
     return cut_off[keep]
 
 
@@ -405,10 +397,11 @@ class GrayscaleSample(_Step, frozen=True, tag="Grayscale"):
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Returns the sample with a gray image."""
+        import torch
         from torchvision.transforms.v2.functional import rgb_to_grayscale_image  # takes 2 s
 
-        gray = rgb_to_grayscale_image(image_of(sample), num_output_channels=self.num_output_channels)
-        return replace(sample, fields={**sample.fields, "images": gray})
+        gray = rgb_to_grayscale_image(torch.from_numpy(image_of(sample)), self.num_output_channels)
+        return replace(sample, fields={**sample.fields, "images": gray.numpy()})
 
 
 class RGBSample(_Step, frozen=True, tag="RGB"):
@@ -416,10 +409,11 @@ class RGBSample(_Step, frozen=True, tag="RGB"):
 
     def __call__(self, sample: Sample, out: Pixels | None = None) -> Sample:
         """Returns the sample with an image of three channels."""
+        import torch
         from torchvision.transforms.v2.functional import grayscale_to_rgb_image  # takes 2 s
 
-        images = grayscale_to_rgb_image(image_of(sample))
-        return replace(sample, fields={**sample.fields, "images": images})
+        images = grayscale_to_rgb_image(torch.from_numpy(image_of(sample)))
+        return replace(sample, fields={**sample.fields, "images": images.numpy()})
 
 
 class TransformChain:

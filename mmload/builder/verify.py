@@ -19,7 +19,7 @@ from mmload.builder.pipeline import LocalEngine
 from mmload.builder.planned_build import plan_shards, splits_of
 from mmload.builder.previous_version import stored_fields
 from mmload.builder.shard_job import ShardJob
-from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, array_of, bytes_of, join_lists
+from mmload.builder.shards import BuildPaths, Chunk, ShardPlan, bytes_of, join_lists
 from mmload.builder.staging import working_folder
 from mmload.builder.transforms import TransformChain
 from mmload.builder.trust import trusted_recipe
@@ -220,7 +220,7 @@ def _bytes_of_row(rows: Any, place: int) -> tuple[bytes, Sequence[int]]:
     """Returns the bytes of one of some rows, as they are stored, and the size and encoding of a variable-size one."""
     if isinstance(rows, VariableRows):
         return rows.encoded(place).tobytes(), (*rows.sizes[place].tolist(), int(rows.encodings[place]))
-    return bytes_of(array_of(rows[place])).tobytes(), ()
+    return bytes_of(rows[place]).tobytes(), ()
 
 
 def _counter(plans: Sequence[ShardPlan], progress: Progress | None) -> Progress:

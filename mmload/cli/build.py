@@ -134,11 +134,12 @@ def _next(out: Path, split: str, recipe: BuildRecipe) -> Iterator[str]:
 
 def _show_advice(recipe: BuildRecipe, options: BuildOptions) -> None:
     """Tries each layout with a sample of a recipe's source, and shows what all images would cost."""
-    if options.size is not None and not options.size.isdigit():
-        raise UsageError(f"--size is {options.size!r}; with --advise use pixels, as in --size 256")
+    size = options.size or str(_ADVISED_SIZE)
+    if not size.isdigit():
+        raise UsageError(f"--size is {size!r}; with --advise use pixels, as in --size 256")
     from mmload.bench.advice import CROP, SAMPLES, advise, seconds_text
 
-    pixels = _ADVISED_SIZE if options.size is None else int(options.size)
+    pixels = int(size)
     with interruptible("nothing was built"):
         found = advise(recipe, pixels, threads=options.threads)
     show(

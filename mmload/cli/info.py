@@ -47,9 +47,10 @@ def info(
     body: Any
     lines_of: Callable[[Any], list[str]]
     with options.dataset_at(dataset) as opened:
-        if rows or file is not None:
-            asked = origins(opened, split, rows) if rows else rows_of(opened, split, file or "")
-            body, lines_of = [one._asdict() for one in asked], summary.origin_lines
+        if rows:
+            body, lines_of = origins(opened, split, rows), summary.origin_lines
+        elif file is not None:
+            body, lines_of = rows_of(opened, split, file), summary.origin_lines
         elif versions:
             body, lines_of = versions_of(opened.manifest, opened.folder.path), summary.version_lines
         else:

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -79,8 +80,8 @@ def dataset_at(place: str) -> Iterator[OpenDataset]:
     """
     from mmload.remote.opening import open as open_dataset  # imports no torch, which takes a second
 
-    temporary = tempfile.TemporaryDirectory(prefix="mmload-", ignore_cleanup_errors=True) if is_url(place) else None
-    with temporary or nullcontext() as cache:
+    temporary = partial(tempfile.TemporaryDirectory, prefix="mmload-", ignore_cleanup_errors=True)
+    with temporary() if is_url(place) else nullcontext() as cache:
         yield open_dataset(place, cache=cache)
 
 

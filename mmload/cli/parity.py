@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,7 @@ def parity(
     check_target("--json", json_file, dataset, source)
     if not source.exists():  # before the imports, which take seconds
         raise SourceError(f"no such folder: {source}; give the folder that {dataset} was built from")
-    if rows != "all" and not (rows.isascii() and rows.isdigit() and int(rows)):
+    if not re.fullmatch("all|0*[1-9][0-9]*", rows):
         raise UsageError(f"--rows is {rows!r}; give an integer from 1, or all")
     from mmload import parity as checks
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from mmload.builder.pipeline import BuildReport, PartReport, UpdateReport
     from mmload.store.manifest import VersionRecord
+    from mmload.view.facts import Origin
 
 MOST_LEFT_OUT = 0.1
 """Share of the samples of a split that may be left out without a warning."""
@@ -72,10 +73,10 @@ def _skipped(report: PartReport) -> str:
     return f", {report.skipped:,} left out" if report.skipped else ""
 
 
-def origin_lines(origins: Sequence[Mapping[str, Any]]) -> list[str]:
+def origin_lines(origins: Sequence[Origin]) -> list[str]:
     """Formats rows and the samples that they were made of."""
-    sizes = (f", {one['size'][1]} x {one['size'][0]} pixels" if one["size"] else "" for one in origins)
-    return [f"{one['split']} {one['row']}: {one['id']}{size}" for one, size in zip(origins, sizes, strict=True)]
+    sizes = (f", {one.size[1]} x {one.size[0]} pixels" if one.size else "" for one in origins)
+    return [f"{one.split} {one.row}: {one.id}{size}" for one, size in zip(origins, sizes, strict=True)]
 
 
 def version_lines(versions: Sequence[VersionRecord]) -> list[str]:
@@ -155,7 +156,8 @@ def _classes(classes: list[dict[str, Any]]) -> list[str]:
     """Returns the first classes with their rows, and how unequal all of them are."""
     counts = [one["rows"] or 0 for one in classes]
     rows_known = any(counts)  # boxes and masks have classes of which no row is counted
-    shown = [one["name"] + (f" {one['rows'] or 0:,}" if rows_known else "") for one in classes[:_CLASSES]]
+    first = zip(classes[:_CLASSES], counts, strict=False)
+    shown = [f"{one['name']} {count:,}" if rows_known else one["name"] for one, count in first]
     more = f", ... ({len(classes) - _CLASSES:,} more; all with --json)" if len(classes) > _CLASSES else ""
     fewest, most = min(counts, default=0), max(counts, default=0)
     size = counted(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"

@@ -60,6 +60,12 @@ _SYSTEM = {
 """Error numbers of the system -> what to do."""
 
 
+def replace_closed_outputs() -> None:
+    """Opens the null device for each output that is closed, so that nothing else asks whether there is one."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # open until the program ends
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
 @contextmanager
 def last_resort(debug: bool) -> Iterator[None]:
     """Ends the program with an exit code and one line on any exception inside, after a traceback if ``debug``."""
@@ -69,8 +75,7 @@ def last_resort(debug: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         sys.exit(_CLOSED_PIPE)
     except SystemExit as ended:
@@ -82,9 +87,8 @@ def last_resort(debug: bool) -> Iterator[None]:
             sys.stderr.write("\n".join(map(one_line, traceback.format_exc().split("\n"))))
         fail(_message(error), error.exit_code if isinstance(error, MmloadError) else 1)
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                _settle(stream)
+        _settle(sys.stdout)
+        _settle(sys.stderr)
 
 
 def _settle(stream: TextIO) -> None:
@@ -137,8 +141,9 @@ def check_target(name: str, path: Path | None, *inputs: str | Path | None, endin
         return
     if endings and path.suffix.lower() not in endings:
         raise UsageError(f"{name} is {path}; give a name that ends in {', '.join(endings)}")
-    for folder in inputs:
-        if folder is not None and is_within(_real(path), _real(Path(folder))):
+    folders: Iterator[str | Path] = filter(None, inputs)
+    for folder in folders:
+        if is_within(_real(path), _real(Path(folder))):
             raise UsageError(f"{name} is {path}, which lies in {folder}, the data itself; write the result elsewhere")
     if not path.parent.is_dir():
         raise UsageError(f"{name} is {path}, but the folder {path.parent} does not exist; make it first")
@@ -188,8 +193,7 @@ def warn(warnings: list[str]) -> None:
 def note(text: str) -> None:
     """Shows a line on stderr about what a command does in addition to the request."""
     shown()
-    if sys.stderr is not None:
-        sys.stderr.write(f"mmload: {one_line(text)}\n")
+    sys.stderr.write(f"mmload: {one_line(text)}\n")
 
 
 # What the program is doing.
@@ -245,7 +249,7 @@ def progress(work: str, unit: str = "row") -> Progress:
                 prefix=work,
                 unit=unit,
                 unit_scale=unit == "B",
-                ascii=getattr(sys.stderr, "encoding", None) != "utf-8",
+                ascii=sys.stderr.encoding != "utf-8",
             )
         )
 
@@ -261,7 +265,7 @@ def _show(taken_back: threading.Event) -> None:
         with _lock:
             if taken_back.is_set():
                 return
-            _is_drawn = sys.stderr is not None and sys.stderr.isatty()
+            _is_drawn = sys.stderr.isatty()
             pause = _REDRAWN_S if _is_drawn else _AGAIN_S
             if _is_drawn:
                 _write(f"\r\033[K{one_line(_text)[: shutil.get_terminal_size().columns - 1]}")
@@ -270,8 +274,8 @@ def _show(taken_back: threading.Event) -> None:
 
 
 def _write(text: str) -> None:
-    if sys.stderr is not None and not os.environ.get("MMLOAD_QUIET"):
-        with suppress(OSError):  # stderr is full or closed
+    if not os.environ.get("MMLOAD_QUIET"):
+        with suppress(OSError):  # stderr is full
             sys.stderr.write(text)
             sys.stderr.flush()
 
@@ -287,7 +291,7 @@ _RESENT_S = 0.01  # so that the deletion in which a signal was lost is over
 def fail(message: str, code: int) -> NoReturn:
     """Ends the program with one line and an exit code; control characters in it are escaped."""
     shown()
-    with suppress(OSError, AttributeError):  # stderr is full or closed
+    with suppress(OSError):  # stderr is full
         sys.stderr.write(f"mmload: {one_line(message)}\n")
     sys.exit(code)
 

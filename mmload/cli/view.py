@@ -50,17 +50,19 @@ def preview(
     doing("drawing")
     with options.dataset_at(dataset) as opened:
         chosen = opened[split] if split is not None else next(iter(opened.values()))
-        collate = None if augment is None else options.training_of(augment, max(1, len(chosen.classes))).made
-        drawn = rows or first_rows(chosen, lines * (columns if collate is None else 1), seed=seed, of_class=of_class)
         try:
-            if collate is None:
+            if augment is None:
                 title = f"{PurePath(chosen.folder.title).name}, {chosen.name}"
+                drawn = rows or first_rows(chosen, lines * columns, seed=seed, of_class=of_class)
                 cells = cells_of_rows(chosen, drawn)
                 picture = contact_sheet(cells, columns, title=title, classes=chosen.classes)
             else:
-                from mmload.view.training import augmented_sheet  # torch, which stored rows do not need
+                from mmload.augment.collate import collates_of  # torch, which stored rows do not need
+                from mmload.view.training import augmented_sheet
 
-                draws = max(1, (columns - 1) // len(getattr(collate, "collates", [collate])))
+                collate = options.training_of(augment, max(1, len(chosen.classes))).collate(chosen)
+                drawn = rows or first_rows(chosen, lines, seed=seed, of_class=of_class)
+                draws = max(1, (columns - 1) // len(collates_of(collate)))
                 picture = augmented_sheet(chosen, collate, drawn, draws=draws, seed=seed)
         except IndexError as error:
             raise UsageError(f"--row: {error}") from error

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmload.errors import UsageError
 from mmload.export.chosen_rows import Choice, ChosenSplit, ExportRow, class_names
 from mmload.export.png_export import Exported, PngExport
@@ -110,13 +112,14 @@ def _categories(split: Split) -> list[dict[str, Any]]:
 
 def _annotations(row: ExportRow, image: int, categories: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields the objects of a row, without their numbers."""
-    fields = row.fields
-    segmentation = _segmentation(fields)
-    for number, (box, label) in enumerate(zip(fields["boxes"].tolist(), fields["labels"].tolist(), strict=True)):
-        width, height = box[2] - box[0], box[3] - box[1]
-        made = {"image_id": image, "category_id": categories[label]["id"], "bbox": [box[0], box[1], width, height]}
-        made["area"] = float(fields["area"][number]) if "area" in fields else width * height
-        made["iscrowd"] = int(fields["iscrowd"][number]) if "iscrowd" in fields else 0
+    fields, segmentation = row.fields, _segmentation(row.fields)
+    corners = fields["boxes"].astype(np.float64)
+    boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], 1)
+    areas = fields.get("area", boxes[:, 2] * boxes[:, 3])
+    crowds = fields.get("iscrowd", np.zeros(len(boxes), np.int64))
+    for number, label in enumerate(fields["labels"].tolist()):
+        made = {"image_id": image, "category_id": categories[label]["id"], "bbox": boxes[number].tolist()}
+        made |= {"area": float(areas[number]), "iscrowd": int(crowds[number])}
         if "rings" in fields:
             made["segmentation"] = segmentation.get(number, [])
         if "keypoints" in fields:
@@ -129,13 +132,11 @@ def _annotations(row: ExportRow, image: int, categories: Sequence[Mapping[str, A
 def _segmentation(fields: Mapping[str, Any]) -> dict[int, Any]:
     """Returns the masks of a row's boxes: lists of polygons, or run lengths."""
     found: dict[int, Any] = {}
-    if "rings" in fields:
-        for box, points in parts_of(fields, "rings", "polygons"):
-            found.setdefault(box, []).append(points.reshape(-1).tolist())
-    if "run_boxes" in fields:
-        size = list(fields["images"].shape[1:])
-        found |= {box: {"size": size, "counts": runs.tolist()} for box, runs in parts_of(fields, "run_boxes", "runs")}
-    return found
+    for box, points in parts_of(fields, "rings", "polygons"):
+        found.setdefault(box, []).append(points.reshape(-1).tolist())
+    size = list(fields["images"].shape[1:])
+    masks = {box: {"size": size, "counts": runs.tolist()} for box, runs in parts_of(fields, "run_boxes", "runs")}
+    return found | masks
 
 
 def _check_numbers(name: str, body: Mapping[str, Any]) -> None:
@@ -154,7 +155,7 @@ def _source(chosen: Sequence[ChosenSplit]) -> dict[str, Any] | None:
         "kind": "coco",
         "task": tasks.pop(),
         "annotations": {name: _file(name) for name in names},
-        "images": {name: name for name in names},
+        "images": dict(zip(names, names, strict=True)),
     }
 
 

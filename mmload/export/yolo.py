@@ -108,9 +108,8 @@ def _lines(row: ExportRow, task: str) -> tuple[list[str], Counter[str]]:
     boxes = fields["boxes"].astype(np.float64)
     centers = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2 / scale, (boxes[:, 2:] - boxes[:, :2]) / scale], 1)
     polygons: dict[int, list[Array]] = {}
-    if task == "instances":
-        for box, points in parts_of(fields, "rings", "polygons"):
-            polygons.setdefault(box, []).append(points.astype(np.float64))
+    for box, points in parts_of(fields, "rings", "polygons"):
+        polygons.setdefault(box, []).append(points.astype(np.float64))
     lines = []
     for number, label in enumerate(fields["labels"].tolist()):
         if task == "rotated":

@@ -32,7 +32,8 @@ from mmload.errors import MmloadError
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
 from mmload.records import box_fields
-from mmload.render.kernel_arguments import KERNEL_DTYPES, ImageLines, Places
+from mmload.render.kernel_arguments import ImageLines, Places
+from mmload.render.rendering import KERNEL_DTYPES
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
 from mmload.store.dataset import View
@@ -41,6 +42,16 @@ from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
 
 Delivery = Callable[[], BatchOrViews]
 """Finishes a batch as a worker thread leaves it, and returns it; called once, in the training thread."""
+
+
+def as_stored(batch: Batch) -> Batch:
+    """Returns the batch, in place of a collate."""
+    return batch
+
+
+def as_made(made: BatchOrViews) -> Delivery:
+    """Returns what returns the batch, as it is."""
+    return lambda: made
 
 
 class LoadingStatistics(NamedTuple):
@@ -101,14 +112,15 @@ class BatchWorker:
 
     def __init__(self, settings: BatchSettings) -> None:
         split, fields, collate = settings.view.rows, settings.fields, settings.collate
-        self._settings, self._split, self._collate = settings, split, collate
+        self._settings, self._split = settings, split
+        self._collate = as_stored if collate is None else collate
         views = collates_of(collate)
         self._composer = collate.composer if isinstance(collate, Collate) else None
         # PerSample uses the global generators: the training thread runs it, so that no other thread draws from them.
         self._finish_in_training = has_per_sample(collate)
         self._others = [name for name in fields if name != "images" and not split.fields[name].variable_size]
         shapes = {name: split.fields[name].shape for name in self._others}
-        self._composed = box_fields(shapes) if views and "images" in fields else []
+        self._composed = box_fields(shapes) if views else []
         # Arrays, of which a collate makes tensors once: each tensor that dies gives the interpreter lock away.
         self._boxes = [
             name
@@ -132,8 +144,10 @@ class BatchWorker:
         self._lock = threading.Lock()
         self._read_seconds = self._render_seconds = 0.0
         self._side_stream: SideStream | None = None
+        self._send: Callable[[BatchOrViews], Delivery] = as_made
         if settings.device.type == "cuda":
             self._side_stream = SideStream(settings.device)
+            self._send = self._side_stream.send
 
     def statistics(self) -> LoadingStatistics:
         """Returns counters since the worker was made."""
@@ -157,15 +171,16 @@ class BatchWorker:
             if side is not None and self._is_rendered_there:
                 return self._sent(side, rows, seeds, epoch)
             finish = self._begun(rows, seeds, epoch)
-            if self._finish_in_training:
-                return finish if side is None else lambda: side.send(finish())()
-            made = finish()
-            return (lambda: made) if side is None else side.send(made)
+            return partial(self._finished_later, finish) if self._finish_in_training else self._send(finish())
         except MmloadError:
             raise
         except Exception as error:
             error.add_note(f"while making a batch of {self._split!r}: {shown_rows(selection.rows)}")
             raise
+
+    def _finished_later(self, finish: Delivery) -> BatchOrViews:
+        """Finishes a batch and sends it, in the training thread."""
+        return self._send(finish())()
 
     def _add_seconds(self, *, read: float = 0.0, render: float = 0.0) -> None:
         """Adds to the time spent. Thread-safe."""
@@ -209,8 +224,7 @@ class BatchWorker:
         """Makes a batch in host memory and queues its copies to the device; returns what renders it there."""
         collate, device = self._collate, side.device
         batch = self._without_images(rows, seeds)
-        is_described = self._images is not None and isinstance(collate, Collate | Views)
-        views = self._prepared(batch, rows, seeds, epoch) if is_described else ()
+        views = self._prepared(batch, rows, seeds, epoch)
         stored = None if self._tier is None else self._gathered(self._tier, rows)
 
         def copy() -> tuple[Any, ...]:
@@ -227,7 +241,7 @@ class BatchWorker:
             if images is not None:
                 there.images = images
             with batch_of_epoch(epoch):
-                made: BatchOrViews = there if collate is None else collate(there)
+                made: BatchOrViews = collate(there)
             return made
 
         return deliver
@@ -239,16 +253,14 @@ class BatchWorker:
             rows, seeds = collate.with_partners(rows, seeds, len(view), view.ids)
         tiles = self._tiles(rows, seeds, epoch)
         batch = self._without_images(rows, seeds, tiles)
-        if self._tier is not None and isinstance(collate, Collate | Views):
+        views = self._prepared(batch, rows, seeds, epoch, tiles)
+        if views and self._tier is not None:
             read = rows if tiles is None else tiles.rows.numbers
-            views = self._prepared(batch, rows, seeds, epoch, tiles)
-            return partial(self._finished_views, views, self._rendered(views, read))
+            return partial(self._finished_views, views, self._rendered(self._tier, views, read))
         if self._tier is not None:
             batch.images = self._gathered(self._tier, rows)
 
         def finish() -> BatchOrViews:
-            if collate is None:
-                return batch
             with batch_of_epoch(epoch):
                 return collate(batch)
 
@@ -275,9 +287,9 @@ class BatchWorker:
     def _prepared(
         self, batch: Batch, rows: Numbers, seeds: Numbers, epoch: int, tiles: Tiles | None = None
     ) -> Sequence[PreparedBatch]:
-        """Draws for a batch without images, once per view."""
+        """Draws for a batch without images, once per view; there are none without images, or by a function."""
         if self._images is None or not isinstance(self._collate, Collate | Views):
-            raise RuntimeError("no images are read, or a collate has no draws")
+            return ()
         spec, sizes, masks = self._images.spec, None, None
         channels, height, width = spec.shape
         if spec.variable_size:
@@ -310,17 +322,15 @@ class BatchWorker:
         self._add_seconds(read=perf_counter() - began)
         return images
 
-    def _rendered(self, views: Sequence[PreparedBatch], rows: Numbers) -> list[Tensor]:
+    def _rendered(self, tier: HostTier, views: Sequence[PreparedBatch], rows: Numbers) -> list[Tensor]:
         """Renders each view's images, as far as steps compose, into pooled memory, by a compiled call for each.
 
         The rows of one view arrive while it is rendered; of several views they are there before.
         """
-        if self._tier is None:
-            raise RuntimeError("no images are read")
-        spec, memories = self._tier.rows.spec, zip(views, self._view_memories, strict=True)
+        spec, memories = tier.rows.spec, zip(views, self._view_memories, strict=True)
         outs = [Output(memory, view.shape, view.dtype, view.memory_format) for view, memory in memories]
         if spec.torch_dtype != torch.uint8:
-            images = self._gathered(self._tier, rows)
+            images = self._gathered(tier, rows)
             began = perf_counter()
             for view, out in zip(views, outs, strict=True):
                 view.render_batch(images, out.tensor)
@@ -329,7 +339,7 @@ class BatchWorker:
         began, first = perf_counter(), 0
         needed = _needed_by(views, self._settings.decode == "scaled") if spec.variable_size else None
         at_once = len(views) > 1 or not views[0].rendering.waits
-        for stored in self._tier.parts(rows, needed, at_once=at_once):
+        for stored in tier.parts(rows, needed, at_once=at_once):
             lines: ImageLines | None = stored.lines(at_once)
             stop = first + len(stored.rows)
             while lines is not None:
@@ -346,7 +356,7 @@ class Output:
     """Pooled memory for the images of a view.
 
     Attributes:
-        pixels: as kernels write it: see :func:`~mmload.render.kernel_arguments.written`.
+        pixels: as kernels write it: see :func:`~mmload.render.rendering.written`.
     """
 
     def __init__(

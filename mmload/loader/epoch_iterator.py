@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,6 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from mmload.augment.returns import Returns
 from mmload.batch import BatchOrViews
 from mmload.errors import UsageError, shown
 from mmload.loader.batch_worker import BatchWorker, Delivery
@@ -133,14 +132,17 @@ def position_in(
     for name in ("version", *_REQUIRED, "subset"):
         if not (other_version and name in _OF_VERSION):
             check_same(name, state, identity)
-    numbers = {name: as_integer(state[name]) for name in ("epoch", "samples")}
-    for name, number in numbers.items():
-        if number is None or number < 0:
-            raise ValueError(f"the state has {name} {shown(state[name])}, expected an integer from 0")
-    epoch, samples = (number or 0 for number in numbers.values())
+    epoch, samples = _number_in(state, "epoch"), _number_in(state, "samples")
     if samples > length and not other_version:
         raise ValueError(f"the state has samples {samples}, an epoch has {length}; resume with the same order")
     return epoch, min(samples, length)
+
+
+def _number_in(state: Mapping[str, object], name: str) -> int:
+    number = as_integer(state[name])
+    if number is None or number < 0:
+        raise ValueError(f"the state has {name} {shown(state[name])}, expected an integer from 0")
+    return number
 
 
 def check_same(name: str, state: Mapping[str, object], identity: State) -> None:
@@ -157,9 +159,6 @@ def seed_in(state: Mapping[str, object], default: int) -> int:
     return seed if seed is not None and 0 <= seed < 2**64 else default
 
 
-_POSITIONS_AT_ONCE = 4096  # many positions of an Order cost little more than few
-
-
 def begin_prefetch(order: Order | SamplerOrder, view: View, fields: Sequence[str], position: Position) -> Any:
     """Begins to prefetch what an epoch reads from object storage from a position on.
 
@@ -168,11 +167,11 @@ def begin_prefetch(order: Order | SamplerOrder, view: View, fields: Sequence[str
     Returns:
         The prefetch, which ends when it is collected; None: nothing is prefetched.
     """
-    prefetch = getattr(view.rows, "prefetch", None)  # only of rows in object storage
-    if prefetch is None or not isinstance(order, Order):
+    split: Any = view.rows
+    if not split.in_chunks or not isinstance(order, Order):
         return None
     epoch, offset = position.epoch, position.offset
-    return prefetch(fields, lambda start, stop: view.ids(order.take(epoch, start, stop, offset).rows))
+    return split.prefetch(fields, lambda start, stop: view.ids(order.take(epoch, start, stop, offset).rows))
 
 
 class BatchJob:
@@ -360,7 +359,7 @@ class Counts:
 class BatchRows:
     """Rows of each of the batches that remain of an epoch at a position.
 
-    An Order computes the positions of many batches at a time. Rows that a view lists again, int64 [N], have other draws
+    An Order computes the rows of many batches at a time. Rows that a view lists again, int64 [N], have other draws
     than the first time.
     """
 
@@ -375,7 +374,7 @@ class BatchRows:
     ) -> None:
         self._view, self._listed_again, self._size, self._batches = view, listed_again, size, batches
         self._take, self._offset = order.begin(position.epoch), position.offset
-        self._at_once = max(1, _POSITIONS_AT_ONCE // size) if isinstance(order, Order) else 1
+        self._at_once = max(1, order.taken_at_once // size)
 
     def some(self, first: int) -> list[RowSelection]:
         """Returns the rows of at least one batch from number ``first`` on; none if the epoch has ended."""
@@ -410,7 +409,7 @@ class EpochIterator:
         counts: Counts,
         *,
         ahead: int,
-        returns: Returns | None = None,
+        returns: Callable[[Any], Any],
     ) -> None:
         split.check_files()
         self._split, self._pool, self._rows, self._ahead, self._returns = split, pool, rows, ahead, returns
@@ -461,8 +460,7 @@ class EpochIterator:
         job = self._jobs[0]
         self._jobs[0] = BatchJob(job.selection, job.epoch)
         try:
-            made = self._pool.receive(job)
-            return made if self._returns is None else self._returns.given(made)
+            return self._returns(self._pool.receive(job))
         except StopIteration as error:  # it would end the epoch without a word
             raise RuntimeError(
                 "collate or returns raised StopIteration; return a batch, or raise another error"

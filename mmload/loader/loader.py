@@ -6,6 +6,7 @@ threads, tier, ranks and resume point. It never forks, and needs neither Pillow 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -58,10 +59,10 @@ from mmload.loader.order import (
     torch_seed,
 )
 from mmload.loader.samplers import EpochSampler, SamplerOrder, SkippableBatches
-from mmload.loader.tiers import TIERS, choose_tier
+from mmload.loader.tiers import TIERS, choose_tier, reason_of_tier
 from mmload.remote.opening import open as open_dataset
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.resources import MOST_THREADS, threads_of_rank
+from mmload.runtime.resources import MOST_THREADS, core_share
 from mmload.store.dataset import AnySplit, Dataset, Split, View, view_of
 from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import sizes_of
@@ -111,14 +112,12 @@ class ArgumentRule(NamedTuple):
     error: type[Exception] = ValueError
 
 
-def _integer(least: int, greatest: int | None = None, *, optional: bool = False) -> ArgumentRule:
-    def takes(value: Any) -> bool:
-        if value is None:
-            return optional
-        return type(value) is int and least <= value and (greatest is None or value <= greatest)
+def _integer(values: range, bounds: str) -> ArgumentRule:
+    return ArgumentRule(lambda value: type(value) is int and value in values, f"give an integer {bounds}")
 
-    bounds = f"of at least {least}" if greatest is None else f"from {least} to {greatest}"
-    return ArgumentRule(takes, f"give an integer {bounds}")
+
+def _or_none(rule: ArgumentRule) -> ArgumentRule:
+    return rule._replace(takes=lambda value: value is None or rule.takes(value))
 
 
 def _one_of(*names: str) -> ArgumentRule:
@@ -126,22 +125,23 @@ def _one_of(*names: str) -> ArgumentRule:
 
 
 def _is_pair_of_ranks(value: Any) -> bool:
-    is_pair = isinstance(value, tuple) and len(value) == 2 and all(type(one) is int for one in value)
-    return value is None or (is_pair and 0 <= value[0] < value[1])
+    return isinstance(value, tuple) and list(map(type, value)) == [int, int] and 0 <= value[0] < value[1]
 
 
 _BOOLEAN = ArgumentRule(lambda value: isinstance(value, bool), "give True or False", TypeError)
 
 _DECLARED = {
-    "batch_size": _integer(1),
+    "batch_size": _integer(range(1, sys.maxsize), "of at least 1"),
     "shuffle": ArgumentRule(lambda value: value in (True, False), "give True or False; order= takes other orders"),
-    "seed": _integer(0, MOST_SEED, optional=True),
+    "seed": _or_none(_integer(range(MOST_SEED + 1), f"from 0 to {MOST_SEED}")),
     "drop_last": _BOOLEAN,
     "tier": _one_of(*TIERS),
-    "threads": _integer(1, MOST_THREADS, optional=True),
-    "prefetch": _integer(0),
+    "threads": _or_none(_integer(range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}")),
+    "prefetch": _integer(range(sys.maxsize), "of at least 0"),
     "decode": _one_of(*DECODERS),
-    "ranks": ArgumentRule(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1"),
+    "ranks": _or_none(
+        ArgumentRule(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1")
+    ),
     "tail": _one_of(*TAILS),
 }
 """Rules of the arguments whose values can be checked alone."""
@@ -157,10 +157,7 @@ def check_arguments(unknown: Mapping[str, object], parameters: Mapping[str, obje
     """
     for name in unknown:
         close = did_you_mean(name, parameters)
-        raise TypeError(
-            f"Loader has no argument {name!r}{': ' if name in _ELSEWHERE else '; '}"
-            f"{_ELSEWHERE.get(name, f'see help(mmload.Loader){close}')}"
-        )
+        raise TypeError(f"Loader has no argument {name!r}: {_ELSEWHERE.get(name, f'see help(mmload.Loader){close}')}")
     for name, value in given.items():
         takes, words, error = _DECLARED[name]
         if not takes(value):
@@ -199,7 +196,7 @@ def resolve_fields(split: AnySplit, names: Sequence[str] | None) -> tuple[str, .
         raise TypeError(f"fields is {shown(names)}; give a list of names, such as {list(split.fields)[:2]}")
     found = tuple(names)
     for name in found:
-        if not isinstance(name, str) or name not in split.fields:
+        if name not in list(split.fields):
             raise UsageError(f"split {split.name!r} has no field {name!r}; it has {choices(split.fields)}")
     return found
 
@@ -235,8 +232,7 @@ def check_decode(decode: object, split: AnySplit, fields: Sequence[str]) -> None
     Raises:
         ValueError: if rows are pixels.
     """
-    images = split.fields["images"] if "images" in fields else None
-    has_jpegs = images is not None and images.encoding in ("jpeg", "mixed")
+    has_jpegs = "images" in fields and split.fields["images"].encoding in ("jpeg", "mixed")
     if decode != "cpu" and not has_jpegs:
         raise ValueError(f"decode={decode!r}, but split {split.name!r} is read without JPEGs; leave decode out")
 
@@ -254,17 +250,15 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
             raise ValueError(f"fields are {', '.join(fields)}, and a collate renders images: add them, or leave it out")
         return
     split = view.rows
-    images, one = split.fields["images"], torch.zeros(1, dtype=torch.int64, device="cpu")
+    images = split.fields["images"]
     channels, height, width = images.shape
-    if images.variable_size and not len(view):
-        return
-    sizes = _extreme_sizes(view) if images.variable_size else None
-    if sizes is not None:
-        height = width = 0
-        one = torch.zeros(len(sizes), dtype=torch.int64, device="cpu")
+    sizes = np.array([(height, width)])
+    if images.variable_size:
+        if not len(view):
+            return
+        height, width, sizes = 0, 0, _extreme_sizes(view)
+    one = torch.zeros(len(sizes), dtype=torch.int64, device="cpu")
     others = {name: split.fields[name] for name in fields if name != "images" and not split.fields[name].variable_size}
-    pixels = 1 if sizes is None else int(sizes.prod(1).max())
-    masks = OwnMasks(np.zeros(pixels, np.uint8), one.numpy()) if len(others) + 1 < len(fields) else None
     row = {name: one.new_zeros((len(one), *spec.shape), dtype=spec.torch_dtype) for name, spec in others.items()}
     batch = make_batch(row, len(one), ids=one, seeds=one)
     for each in collates_of(collate):
@@ -276,10 +270,15 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
                     batch[places].replace(seeds=torch.from_numpy(own)),
                     (channels, height, width),
                     source=images.torch_dtype,
-                    sizes=None if sizes is None else sizes[chosen],
-                    masks=None if masks is None else masks._replace(starts=masks.starts[chosen]),
+                    sizes=sizes[chosen] if images.variable_size else None,
+                    masks=_void_masks(sizes[chosen]) if len(others) + 1 < len(fields) else None,
                     framed=framed,
                 )
+
+
+def _void_masks(sizes: Numbers) -> OwnMasks:
+    """Returns a mask of each size, int64 [B, 2], all in the same memory."""
+    return OwnMasks(np.zeros(int(sizes.prod(1).max()), np.uint8), np.zeros(len(sizes), np.int64))
 
 
 def _extreme_sizes(view: View) -> Numbers:
@@ -291,17 +290,22 @@ def _extreme_sizes(view: View) -> Numbers:
     return extreme
 
 
+def as_it_is(batch: Any) -> Any:
+    """Returns a batch, in place of another form of it."""
+    return batch
+
+
 def resolve_returns(
     form: Form | None, collate: Any, split: AnySplit, fields: Sequence[str], device: torch.device, framed: bool = False
-) -> Returns | None:
-    """Returns the form of the batches; None: as the collate makes them.
+) -> Callable[[Any], Any]:
+    """Returns what gives a batch its form; without one, the batch as the collate makes it.
 
     A function in place of a Collate may add and remove fields, so its results are checked batch by batch.
     """
     if isinstance(collate, Returns):
         raise TypeError("collate is a Returns; give the Loader the collate inside it, and what it returns as returns=")
     if form is None:
-        return None
+        return as_it_is
     returns = Returns(form, collate)
     if collate is None or isinstance(collate, Collate | Views):
         steps = [step for each in collates_of(collate) for step in each.steps]
@@ -309,7 +313,7 @@ def resolve_returns(
         made = ("ids", "seeds", "image_sizes") if has_sizes else ("ids", "seeds")
         returns.check_fields(split.fields, (*fields, *made), f"split {split.name!r}")
     returns.check_device(device)
-    return returns
+    return returns.given
 
 
 def resolve_device(device: torch.device | str | int | None, collate: object) -> torch.device:
@@ -435,7 +439,8 @@ class Loader:
         self.seed = torch_seed() if seed is None else seed
         self.collate = made = resolve_collate(collate)
         self.device = resolve_device(device, made)
-        self.threads, self.threads_reason = (threads, "as asked") if threads else threads_of_rank()
+        self._cores = core_share()
+        self.threads = threads or self._cores.threads
         self.prefetch = prefetch
         self._named = resolve_order(shuffle, order)
         framed = isinstance(self._named, Sampling) and self._named.framed
@@ -443,7 +448,8 @@ class Loader:
         check_variable_size(self.split, names, made, tier, framed)
         check_decode(decode, self.split, names)
         rendered = rendering_device(made, self.device, tier)
-        self.tier, self.tier_reason = choose_tier(tier, self.split, rendered)
+        self.tier = choose_tier(tier, self.split, rendered)
+        self._is_auto_tier, self._has_own_threads = tier == "auto", threads is not None
         self._ranks_given = ranks is not None
         self._order = self._made_order(ranks or distributed_ranks() or (0, 1), tail)
         self._follows_torch = seed is None
@@ -503,6 +509,16 @@ class Loader:
             f"Loader({counted(len(self._view), 'row')} of {self.split!r}, batch_size={self.batch_size}, order={order}, "
             f"tier={self.tier}, device={self.device}, threads={self.threads}, collate={collate})"
         )
+
+    @lazy_property
+    def tier_reason(self) -> str:
+        """Why the images are in this tier, as a sentence."""
+        return reason_of_tier(self.tier, self.split, self.device) if self._is_auto_tier else f"{self.tier}: as asked"
+
+    @property
+    def threads_reason(self) -> str:
+        """Why there are so many threads."""
+        return "as asked" if self._has_own_threads else self._cores.reason
 
     @property
     def epoch(self) -> int:
@@ -615,7 +631,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """Returns an iterator over an epoch: a Batch each, or what ``collate`` and ``returns`` make of it."""
-        if isinstance(self._order, Order) and not self._ranks_given:
+        if not self._ranks_given:
             self._order.check_ranks()
         with beginning():
             order, position = self.agreed_order(), Position(self._progress.epoch, self._progress.offset)
@@ -638,8 +654,7 @@ class Loader:
         """Returns what another loader must have in common to continue an epoch; keys that do not apply are left out."""
         order, split = self._order, self.split
         own: State = {"rows": order.rows, "seed": self.seed, "order": order.identity, "dataset": split.digest}
-        sampler = order.digest if isinstance(order, SamplerOrder) else None
-        more = {"subset": self._view.subset, "sampler": sampler, "version": split.version}
+        more = {"subset": self._view.subset, "sampler": order.digest, "version": split.version}
         return own | {name: value for name, value in more.items() if value is not None}
 
     def _batches_in(self, rows: int) -> int:

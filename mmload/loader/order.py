@@ -62,8 +62,8 @@ class EpochOrder:
     keeps_neighbors: bool = False
 
 
-def stored_order(rows: int) -> EpochOrder:
-    """Returns all rows in stored order."""
+def stored_order(rows: int, seed: int = 0) -> EpochOrder:
+    """Returns all rows in stored order, which depends on no seed."""
     return EpochOrder(rows=rows, length=rows, identity="sequential", rows_at=_stored_rows, is_drawn=False)
 
 
@@ -166,14 +166,22 @@ class Order:
     world_size: int = 1
     tail: str = "exact"
 
+    digest = None  # of an order of a user; this one has an identity
+    taken_at_once = 4096  # many positions cost little more than few
+
     @property
     def ranks_here(self) -> Sequence[int]:
         """The ``LOCAL_WORLD_SIZE`` ranks of this machine, numbered as torchrun does, starting with this one."""
         rank, count = self.rank, local_ranks()
-        if count == 1 or self.world_size % count:
+        if self.world_size % count:
             return [rank]
         first = rank // count * count
         return [rank, *(other for other in range(first, first + count) if other != rank)]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it depends on the seed."""
+        return self.epoch_order.is_drawn
 
     @property
     def rows(self) -> int:
@@ -247,13 +255,10 @@ class Order:
         count = max(0, min(stop, self.remaining(offset)) - start)
         if not count:
             return RowSelection(np.empty(0, np.int64))
-        positions = self._positions(start, count, offset)
-        again: Words | None = None
-        if int(positions[-1]) >= self.epoch_order.length:
-            again, positions = np.divmod(positions, np.uint64(self.epoch_order.length))
+        again, positions = np.divmod(self._positions(start, count, offset), np.uint64(self.epoch_order.length))
         rows, occurrences = self.epoch_order.rows_at(positions, epoch)
         numbers = None if occurrences is None else occurrences.view(np.int64)
-        if again is not None:
+        if again[-1]:
             numbers = combine_occurrences(again.view(np.int64), numbers, GOLDEN)
         return RowSelection(rows.view(np.int64), numbers)
 
@@ -295,7 +300,7 @@ def occurrences_in(rows: Numbers, count: int) -> Numbers | None:
 def _counted(rows: Numbers) -> Numbers:
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
-    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(rows) else order
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
     numbers = np.arange(len(rows)) - np.repeat(begins, np.diff(np.append(begins, len(rows))))
     found = np.empty(len(rows), dtype=np.int64)
     found[order] = numbers
@@ -335,8 +340,6 @@ class _Runs:
 
     def rows_at(self, positions: Words, epoch: int) -> tuple[Words, None]:
         """Returns the rows of permuted runs, permuted within windows."""
-        if not len(positions):
-            return positions, None
         drawn, starts, firsts, lengths = self._drawn_in(epoch)
         at = positions.astype(np.int64)
         windows = np.searchsorted(firsts, at, "right") - 1
@@ -390,7 +393,7 @@ def chunk_order(edges: Numbers, window: int, seed: int) -> EpochOrder:
 def order_of_chunks(view: View, seed: int) -> EpochOrder | None:
     """Returns the order of rows in object storage; None where rows are local, or one window has all of them."""
     split: Any = view.rows
-    if not hasattr(split, "chunk_numbers"):
+    if not split.in_chunks:
         return None
     from mmload.remote.chunk_map import CHUNKS_OF_WINDOW
 
@@ -466,20 +469,21 @@ def bind_order(order: str | Sampling, context: OrderContext) -> EpochOrder:
     """
     if isinstance(order, Sampling):
         return order.bound(context)
-    rows, seed = len(context.view), context.seed
-    if order in ("shuffled", "block"):
-        stored = order_of_chunks(context.view, seed)
-        if stored is not None:
-            return stored
-    if order in ("shuffled", "full"):
-        return shuffled_order(rows, seed)
-    if order == "block":
-        return block_order(rows, seed)
-    if order == "sequential":
-        return stored_order(rows)
-    raise ValueError(
-        f"order is {order!r}; give 'block', 'full', an order of mmload.loader.orders, rows or a torch Sampler"
-    )
+    if order not in _ORDERS:
+        raise ValueError(
+            f"order is {order!r}; give 'block', 'full', an order of mmload.loader.orders, rows or a torch Sampler"
+        )
+    of_chunks = order_of_chunks(context.view, context.seed) if order in ("shuffled", "block") else None
+    return of_chunks or _ORDERS[order](len(context.view), context.seed)
+
+
+_ORDERS: Mapping[str, Callable[[int, int], EpochOrder]] = {
+    "shuffled": shuffled_order,
+    "full": shuffled_order,
+    "block": block_order,
+    "sequential": stored_order,
+}
+"""Orders of rows in files, by the names of orders."""
 
 
 def check_batches(order: Order, named: object, view: View, batch_size: int, drop_last: bool) -> None:
@@ -504,7 +508,7 @@ def _warn_of_nodes(order: Order, view: View) -> None:
     """Warns if several machines read rows in object storage: each of them fetches all."""
     split: Any = view.rows
     nodes = order.world_size // len(order.ranks_here)
-    if nodes > 1 and hasattr(split, "chunk_numbers"):
+    if nodes > 1 and split.in_chunks:
         warnings.warn(
             f"each of {nodes} nodes fetches all of {view.rows!r} that its cache lacks: {nodes} times "
             f"{bytes_text(split.record.bytes)} in the first epoch",
@@ -622,8 +626,7 @@ def needs_agreement(order: Any, collate: object) -> bool:
     Raises:
         ValueError: if they have to and cannot, as they are not those of torch.distributed.
     """
-    is_drawn = isinstance(order, Order) and order.epoch_order.is_drawn
-    if order.world_size == 1 or not (is_drawn or is_random(collate)):
+    if order.world_size == 1 or not (order.is_drawn or is_random(collate)):
         return False
     ranks = distributed_ranks()
     if ranks is None or ranks[1] != order.world_size:

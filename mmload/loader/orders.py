@@ -6,6 +6,7 @@ that comes several times in an epoch gets random draws of its own each time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,10 +50,11 @@ def weighted(weights: object, num_samples: int | None = None) -> Sampling:
             Loader is made, if there are not as many weights as rows.
     """
     sums = _sums(_weights("weights", weights))
-    if not len(sums) or not np.isfinite(sums[-1]) or sums[-1] <= 0:
+    total = float(sums[-1:].sum())
+    if not 0 < total < math.inf:
         raise ValueError(
-            f"weights are {shown(weights)}, which sum to {sums[-1] if len(sums) else 0:g}; give finite numbers from 0 "
-            "of which some are above 0"
+            f"weights are {shown(weights)}, which sum to {total:g}; give finite numbers from 0 of which some are above "
+            "0"
         )
     length = _length("num_samples", num_samples)
 
@@ -89,9 +91,7 @@ def repeated(times: int = 3) -> Sampling:
     Raises:
         ValueError: if ``times`` is no integer from 1.
     """
-    number = as_integer(times)
-    if number is None or not 1 <= number <= 1 << 20:
-        raise ValueError(f"times is {times!r}; give an integer from 1 to {1 << 20}")
+    number = _count("times", times, most=1 << 20)
     return Sampling(f"repeated({number})", partial(_repeated, number))
 
 
@@ -113,10 +113,7 @@ def classes(p: int, k: int, labels: object = "targets", batches: int | None = No
             its ``batch_size`` is another.
         UsageError, TypeError: when the Loader is made, if there is no such field, or its values are no integers.
     """
-    numbers = [_length(name, value) for name, value in (("p", p), ("k", k))]
-    per_batch, each = (number or 0 for number in numbers)
-    if not per_batch or not each:
-        raise ValueError(f"p is {p!r} and k is {k!r}; give integers from 1")
+    per_batch, each = _count("p", p), _count("k", k)
     text = f"classes(p={per_batch}, k={each}, labels={shown(labels)}, batches={batches})"
     return Sampling(text, partial(_classes, per_batch, each, labels, _length("batches", batches)))
 
@@ -136,10 +133,10 @@ def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None
         ValueError: if a share is not above 0, or ``num_samples`` is no integer from 1; when the Loader is made, if
             there are not as many shares as parts, or a key is none of the parts.
     """
-    values = _weights("shares", list(shares.values()) if isinstance(shares, Mapping) else shares)
+    keys = tuple(shares) if isinstance(shares, Mapping) else ()
+    values = _weights("shares", [shares[key] for key in keys] if keys else shares)
     if not len(values) or not np.isfinite(values).all() or values.min() <= 1e-6 * values.sum():
         raise ValueError(f"shares are {values.tolist()}; give a number above 0 (of a millionth or more) for each part")
-    keys = tuple(shares) if isinstance(shares, Mapping) else None
     text = f"mixed({shown(shares)}, num_samples={num_samples})"
     return Sampling(text, partial(_mixed, values, keys, _length("num_samples", num_samples)))
 
@@ -301,7 +298,7 @@ def _class_rows(
 
 
 def _mixed(
-    shares: NDArray[np.floating], keys: tuple[object, ...] | None, length: int | None, context: OrderContext
+    shares: NDArray[np.floating], keys: tuple[object, ...], length: int | None, context: OrderContext
 ) -> EpochOrder:
     dataset = context.dataset
     if type(dataset) is not ConcatDataset:
@@ -312,7 +309,7 @@ def _mixed(
     parts: list[Any] = list(dataset.datasets)
     if len(shares) != len(parts):
         raise ValueError(f"got {counted(len(shares), 'share')} for {counted(len(parts), 'part')}; give one each")
-    if keys is not None:
+    if keys:
         places = [next((n for n, key in enumerate(keys) if key is part), None) for part in parts]
         if None in places:
             raise ValueError(
@@ -400,18 +397,26 @@ def _by_aspect(order: str | Sampling, context: OrderContext) -> EpochOrder:
 
 def _length(name: str, value: object) -> int | None:
     """Returns an integer from 1, or None."""
-    if value is None:
-        return None
+    return None if value is None else _count(name, value)
+
+
+def _count(name: str, value: object, most: int = MAX_ROWS) -> int:
+    """Returns an integer from 1."""
     number = as_integer(value)
-    if number is None or not 1 <= number <= MAX_ROWS:
-        raise ValueError(f"{name} is {shown(value)}; give an integer from 1")
+    if number is None or not 1 <= number <= most:
+        raise ValueError(f"{name} is {shown(value)}; give an integer from 1 to {most}")
     return number
+
+
+def _on_host(values: Any) -> NDArray[Any]:
+    """Returns a tensor, an array or a list as an array."""
+    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
 
 
 def _weights(name: str, weights: object) -> NDArray[np.floating]:
     """Returns weights, the argument ``name``, as float64 or float32 [N]."""
     try:
-        array = np.asarray(weights.detach().cpu() if isinstance(weights, Tensor) else weights)
+        array = _on_host(weights)
         if array.dtype.kind not in "iuf":
             raise TypeError
     except (TypeError, ValueError) as error:
@@ -458,7 +463,7 @@ def _labels_of(labels: object, view: View) -> NDArray[np.signedinteger]:
         for rows in row_blocks(len(view)):
             read[rows] = view.rows.reader.array(labels, view.ids(rows))
         return read
-    array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    array = _on_host(labels)
     if array.dtype.kind not in "iub" or array.ndim != 1:
         raise TypeError(f"labels are {shown(labels)}; give the name of a field, or a list of one integer per row")
     if len(array) != len(view):

@@ -36,6 +36,7 @@ class SamplerOrder:
     """
 
     rank, world_size, ranks_here = 0, 1, (0,)
+    is_drawn, taken_at_once = False, 1
 
     def __init__(self, source: Iterable[Any], rows: int) -> None:
         if isinstance(source, Iterator):
@@ -74,6 +75,9 @@ class SamplerOrder:
     def length(self) -> int:
         """Number of indices of an epoch."""
         return len(self)
+
+    def check_ranks(self) -> None:
+        """Checks nothing: the sampler is of one rank."""
 
     def remaining(self, offset: int = 0) -> int:
         """Returns the indices that remain in an epoch after the first ``offset``."""
@@ -228,5 +232,5 @@ class EpochSampler(Sampler[int]):
         return self._order.remaining()
 
     def __iter__(self) -> Iterator[int]:
-        order = self._loader.agreed_order()
-        return iter(order.rows_for(self.epoch).tolist() if isinstance(order, Order) else ())
+        rows: list[int] = self._loader.agreed_order().rows_for(self.epoch).tolist()
+        return iter(rows)

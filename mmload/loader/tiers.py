@@ -119,18 +119,18 @@ class StoredRows(NamedTuple):
         Raises:
             DamagedError, StoreError: if a row cannot be read or decoded.
         """
-        has_jpegs = bool(self.jpeg.any())
-        is_there = self.prepared is None or not self.prepared.absent[self._group].any()
-        library = turbojpeg_library() if has_jpegs else None
-        if has_jpegs and library is None:
-            return self._decoded()
-        if is_there and not has_jpegs:
+        library = None
+        if self.jpeg.any():
+            library = turbojpeg_library()
+            if library is None:
+                return self._decoded()
+        elif self.prepared is None or not self.prepared.absent[self._group].any():
             return ImageLines(self.memory, self.places)
         lines = self._arriving(library, at_once)
         if not at_once:
             return lines
         arrive(lines.stored, lines.arrival, np.array([0, len(self.rows)]))
-        return lines._replace(arrival=None) if self._refused(lines) is None else self._decoded()
+        return lines._replace(arrival=None) if self._refused(lines) < 0 else self._decoded()
 
     def missing(self, lines: ImageLines) -> ImageLines | None:
         """Returns the lines from the row on that TurboJPEG refused, as simplejpeg decodes it: of CMYK, for example.
@@ -139,34 +139,39 @@ class StoredRows(NamedTuple):
             DamagedError, StoreError: if a row that was rendered could not be read or decoded.
         """
         row = self._refused(lines)
-        if row is None:
+        if row < 0:
             return None
         decoded = self._decoded()
         return decoded._replace(places=decoded.places[row:])
 
-    def _refused(self, lines: ImageLines) -> int | None:
+    def _refused(self, lines: ImageLines) -> int:
+        """Returns the first row that TurboJPEG refused, or -1."""
         row, why = (-1, 0) if lines.arrival is None else lines.arrival.failed.tolist()
         if row >= 0 and why == UNREADABLE and self.prepared is not None:
             raise self.prepared.map.error_of(self.prepared, self.first + row)
-        return None if row < 0 else int(row)
+        return int(row)
 
     def _arriving(self, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
         nothing = zeros(len(jpeg), np.int64)
         decoded = spare = NOWHERE
-        rooms = nothing
+        rooms, decoder = nothing, np.empty(0, np.uintp)
         if library is not None:
+            decoder = _decoder_of_thread(library).state
             pixels = np.where(jpeg, pixel_bytes(places, channels), 0)
             rooms = np.cumsum(pixels) - pixels if at_once else nothing
             places["start"][jpeg], places["layout"][jpeg] = rooms[jpeg], PIXELS
             decoded = scratch("decoded rows", (int(pixels.sum() if at_once else pixels.max()),))
             spare = scratch("strip", (int(self.lengths.max()) + 2,))
-        prepared, group = self.prepared, self._group
+        ranges, files, absent = NO_FILES, nothing, nothing
+        if self.prepared is not None:
+            group = self._group
+            ranges, files, absent = self.prepared.map.ranges, self.prepared.files[group], self.prepared.absent[group]
         arrival = Arrival(
-            ranges=NO_FILES if prepared is None else prepared.map.ranges,
-            files=nothing if prepared is None else prepared.files[group],
-            absent=nothing if prepared is None else prepared.absent[group],
+            ranges=ranges,
+            files=files,
+            absent=absent,
             jpeg=jpeg,
             starts=self.starts,
             lengths=self.lengths,
@@ -174,7 +179,7 @@ class StoredRows(NamedTuple):
             rooms=rooms,
             channels=channels,
             spare=spare,
-            decoder=np.empty(0, np.uintp) if library is None else _decoder_of_thread(library).state,
+            decoder=decoder,
             failed=np.array([-1, 0]),
         )
         return ImageLines(self.memory, places, decoded, arrival)
@@ -304,17 +309,16 @@ class HostTier(Tier):
             DamagedError: if a row is damaged; it names the row and the sample that it was made from.
             StoreError: if a file cannot be read.
         """
-        most = len(rows) if self._map is None else self._map.most_rows
-        for first in range(0, len(rows), most or 1):
-            some = slice(first, first + most)
+        if self._map is None:
+            yield from self._read(*locate_rows(self.rows, rows, needed))
+            return
+        for first in range(0, len(rows), self._map.most_rows):
+            some = slice(first, first + self._map.most_rows)
             places, stored = locate_rows(self.rows, rows[some], None if needed is None else needed[some])
-            if self._map is None:
-                yield from self._read(places, stored)
-            else:
-                prepared, stored = self._prepared(self._map, places, stored)
-                for group in self._groups(stored, at_once):
-                    yield stored.part(group)
-                self._map.release(prepared)
+            prepared, stored = self._prepared(self._map, places, stored)
+            for group in self._groups(stored, at_once):
+                yield stored.part(group)
+            self._map.release(prepared)
 
     def gather_into(self, rows: Numbers, out: Bytes, places: Numbers) -> None:
         """Copies the bytes of rows as they are stored to ``places``, int64 [B], in ``out``, uint8 [n]."""
@@ -387,30 +391,35 @@ def check_cuda(device: torch.device) -> None:
         raise ValueError(f"device is {str(device)!r}, but the CUDA devices here are cuda:0 to cuda:{count - 1}")
 
 
-def choose_tier(name: str, split: AnySplit, device: torch.device) -> tuple[str, str]:
+def choose_tier(name: str, split: AnySplit, device: torch.device) -> str:
     """Returns the tier for a split: "auto" takes the device if the images fit there, otherwise the disk.
-
-    Returns:
-        "disk", "memory" or "device"; and the reason as a sentence.
 
     Raises:
         ValueError: if torch finds no such device.
     """
     if name != "auto":
-        return name, f"{name}: as asked"
+        return name
     images = split.fields.get("images")
-    size = _stored_bytes(split) if images else 0
     if device.type == "cuda" and not (images and images.variable_size):
         check_cuda(device)
-        free = torch.cuda.mem_get_info(device)[0]
-        if size <= MEMORY_SHARE * free:
-            return "device", f"device: {bytes_text(size)} of images, {bytes_text(free)} free on {device}"
-    return "disk", f"disk: {bytes_text(size)} of images, mapped"
+        if _stored_bytes(split) <= MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]:
+            return "device"
+    return "disk"
+
+
+def reason_of_tier(tier: str, split: AnySplit, device: torch.device) -> str:
+    """Returns why ``tier="auto"`` chose a tier, as a sentence."""
+    size = bytes_text(_stored_bytes(split))
+    if tier == "device":
+        return f"device: {size} of images, which took at most half of the memory that was free on {device}"
+    return f"disk: {size} of images, mapped"
 
 
 def _stored_bytes(split: AnySplit) -> int:
     """Returns the bytes of all images of a split as they are stored."""
-    spec = split.fields["images"]
+    spec = split.fields.get("images")
+    if spec is None:
+        return 0
     if not spec.variable_size:
         return len(split) * spec.row_bytes
     return int(split.reader.field("images").located(np.arange(len(split)))["bytes"].sum())
@@ -426,13 +435,12 @@ def tier_of_files(rows: Rows, ranks: int = 1, populate: bool = False) -> HostTie
     """
     memory = rows.mapped(ranks)
     tier = HostTier(rows, memory)
-    if populate and isinstance(memory, RowMap):
+    if not populate:
+        return tier
+    tier.note = "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
+    if isinstance(memory, RowMap):
         tier.note = memory.populate()
         tier.count(misses=len(rows))
-    elif populate:
-        tier.note = (
-            "not in memory: files that cannot be mapped, and chunks of object storage, are read as they are used"
-        )
     return tier
 
 
@@ -462,11 +470,9 @@ def decode_lines(
     from simplejpeg import decode_jpeg  # type: ignore[import-untyped]  # where TurboJPEG's own library is not found
 
     check_jpeg(data, size)
-    used, part = 0, np.empty(2, np.int64)
-    if needed[1] - needed[0] < WORTH * size[0]:
-        used = cut_strip(data, *needed, spare, part)
-    jpeg = spare[:used] if used else data
-    first, lines = part.tolist() if used else (0, size[0])
+    jpeg, first, lines, part = data, 0, size[0], np.empty(2, np.int64)
+    if needed[1] - needed[0] < WORTH * size[0] and (used := cut_strip(data, *needed, spare, part)):
+        jpeg, (first, lines) = spare[:used], part.tolist()
     try:
         sides = -(-lines // shrink), -(-size[1] // shrink)
         least = {} if shrink == 1 else {"min_height": sides[0], "min_width": sides[1], "min_factor": shrink}

@@ -21,7 +21,7 @@ from mmload.augment.step import Step
 from mmload.batch import Batch, fields_of
 from mmload.loader import Loader
 from mmload.parity.replay import Allowance, Items, Shape, StepDraws, drawn, followable, results
-from mmload.parity.report import Tally, Verdict, apart
+from mmload.parity.report import Tally, Verdict, apart, unreported
 from mmload.records import Progress
 from mmload.render.level_operations import WARPS
 from mmload.store.dataset import Split
@@ -53,7 +53,7 @@ def check_equal(
     *,
     rows: int = ROWS,
     seed: int,
-    progress: Callable[[str], Progress] | None = None,
+    progress: Callable[[str], Progress] = unreported,
 ) -> list[Verdict]:
     """Compares batches with torchvision's result for the same draws, up to the first step that it lacks for one sample.
 
@@ -61,7 +61,7 @@ def check_equal(
     """
     steps, left_out = followable(collate, alone=split.fields["images"].variable_size)
     followed = Collate(*steps, dtype=collate.dtype, memory_format=collate.memory_format, box_rule=collate.box_rule)
-    report = progress(f"comparing batches ({name}) with torchvision's") if progress is not None else None
+    report = progress(f"comparing batches ({name}) with torchvision's")
     tallies = {"": Tally(" levels")}  # of the images; of other fields by their names
     order = np.random.default_rng(seed).permutation(len(split))[:rows].tolist()
     fields = [field for field, spec in split.fields.items() if field == "images" or not spec.variable_size]
@@ -73,16 +73,18 @@ def check_equal(
             for batch in loader:
                 for row, field, difference, limit in _differences(batch, split, followed, steps, epoch):
                     tallies.setdefault(field, Tally()).add(difference, row, limit)
-                if report is not None:
-                    report(min(rows, tallies[""].rows), rows)
+                report(min(rows, tallies[""].rows), rows)
     verdicts = [
         tally.verdict("load", f"{name}, {field} for equal draws" if field else f"{name}, equal draws")
         for field, tally in sorted(tallies.items())
     ]
-    notes = [f"compared up to {left_out}"] if left_out else []
-    if "boxes" in split.fields and collate.box_rule.beyond_torchvision:
-        notes.append(f"boxes are not compared: torchvision has no {collate.box_rule.beyond_torchvision}")
-    return verdicts + [Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in notes]
+    beyond = collate.box_rule.beyond_torchvision
+    notes = {
+        f"compared up to {left_out}": left_out,
+        f"boxes are not compared: torchvision has no {beyond}": beyond and "boxes" in split.fields,
+    }
+    texts = [text for text, applies in notes.items() if applies]
+    return verdicts + [Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in texts]
 
 
 def _differences(

@@ -35,7 +35,6 @@ from mmload.store.dataset import Split
 from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import JPEG
 
-_BOXED = ("boxes", "labels", "difficult", "counts")
 _POINTS = {"keypoints", "corners", "polygons"}
 _UNKNOWN = ("area", "run_boxes", "runs")
 """Fields of objects that no transform of torchvision moves."""
@@ -83,14 +82,16 @@ class ReferenceMaker:
             SampleError: if it is unreadable.
         """
         path = file_of(self.split, index)
-        fields = {} if isinstance(self.split, ImageFolderSplit) else dict(self.split.read(index).fields)
-        pixels = fields.pop("images", None)
+        read = {} if isinstance(self.split, ImageFolderSplit) else self.split.read(index).fields
+        fields = {name: torch.as_tensor(values) for name, values in read.items()}
         if path is not None and path.suffix.lower() != ".pt":
             kind, opened, differs = self._opened(path, self.split.id(index))
-            return self._transformed(F.to_image(opened), fields, Reference(kind=kind, path=path, differs=differs))
-        if pixels is None or pixels.dtype != torch.uint8:
-            return Reference(kind="array", path=path, fields=fields if pixels is None else {**fields, "images": pixels})
-        return self._transformed(tv_tensors.Image(pixels, device="cpu"), fields, Reference(kind="array", path=path))
+            reference = Reference(kind=kind, path=path, differs=differs, fields=fields)
+            return self._transformed(F.to_image(opened), reference)
+        reference = Reference(kind="array", path=path, fields=fields)
+        if "images" not in fields or fields["images"].dtype != torch.uint8:
+            return reference
+        return self._transformed(tv_tensors.Image(fields["images"], device="cpu"), reference)
 
     def _opened(self, path: Path, sample: str) -> tuple[str, PIL.Image.Image, str]:
         """Returns the file's kind, its image by the recipe's rules, and the difference from ImageFolder's image."""
@@ -116,8 +117,9 @@ class ReferenceMaker:
         rotated = self.decoded.exif_orient and image.getexif().get(0x0112, 1) != 1
         return "rotated as EXIF says" if rotated else ""
 
-    def _transformed(self, image: Any, fields: dict[str, Tensor], reference: Reference) -> Reference:
-        """Returns the reference with the results of torchvision's transforms."""
+    def _transformed(self, image: Any, reference: Reference) -> Reference:
+        """Returns the reference of an image with the results of torchvision's transforms."""
+        fields = {name: value for name, value in reference.fields.items() if name != "images"}
         size = (int(image.shape[-2]), int(image.shape[-1]))
         items: dict[str, Any] = {
             "images": image,
@@ -130,35 +132,32 @@ class ReferenceMaker:
             items["boxes"] = tv_tensors.BoundingBoxes(real, format="XYXY", canvas_size=size, device="cpu")
         for name in _POINTS & fields.keys():
             items[name] = tv_tensors.KeyPoints(fields[name][..., :2], canvas_size=size, device="cpu")
-        transformed = self.transforms(items)
-        outside = transformed["inside"].as_subclass(Tensor) != 1
-        moved = {name: transformed[name].as_subclass(Tensor) for name in _POINTS & fields.keys()}
-        if "keypoints" in moved:
-            moved["keypoints"] = _labeled(moved["keypoints"], fields["keypoints"], outside.shape)
+        moved = {name: item.as_subclass(Tensor) for name, item in self.transforms(items).items()}
+        pixels, outside = moved.pop("images"), moved.pop("inside") != 1
         without = _UNKNOWN if len(self.transforms.transforms) > 1 else ()
-        fields = {name: value for name, value in fields.items() if name not in without}
-        others = {name: value for name, value in fields.items() if name not in (*_BOXED, "masks")} | moved
+        made = {name: value for name, value in fields.items() if name not in without} | moved
+        if "keypoints" in fields:
+            made["keypoints"] = _labeled(moved["keypoints"], fields["keypoints"], outside.shape)
         if "masks" in fields:
-            others["masks"] = transformed["masks"].as_subclass(Tensor).masked_fill(outside, VOID)
+            made["masks"] = moved["masks"].masked_fill(outside, VOID)
         if "boxes" in fields:
-            others |= _with_area(transformed["boxes"].as_subclass(Tensor), {**fields, **others})
-        pixels = transformed["images"].as_subclass(Tensor)
+            made |= _with_area(moved["boxes"], made)
         padded = bool(outside.any()) and any(isinstance(step, v2.CenterCrop) for step in self.transforms.transforms)
-        return replace(reference, images=pixels, padded=padded, fields=others)
+        return replace(reference, images=pixels, padded=padded, fields=made)
 
 
-def jpeg_expected(split: Split, row: int, reference: Reference, store: Mapping[str, Any]) -> Tensor | None:
-    """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W]; None if the row is stored as pixels."""
-    if not split.fields["images"].variable_size or reference.images is None:
-        return None
-    images, number, path = split.reader.field("images"), np.array([row]), reference.path
-    if images.located(number)["encoding"][0] != JPEG:
-        return None
-    stored = read_rows(images, number).bytes.tobytes()
+def is_jpeg(split: Split, row: int) -> bool:
+    """Returns whether a row is stored as a JPEG."""
+    return bool(split.reader.field("images").located(np.array([row]))["encoding"][0] == JPEG)
+
+
+def jpeg_expected(split: Split, row: int, pixels: Tensor, path: Path | None, store: Mapping[str, Any]) -> Tensor:
+    """Returns the pixels of the JPEG that a row should be, uint8 [C, H, W], of a sample's pixels and its file."""
+    stored = read_rows(split.reader.field("images"), np.array([row])).bytes.tobytes()
     if store["encode"] == "source" and path is not None and stored == read_regular(path):
-        return reference.images
+        return pixels
     file = io.BytesIO()
-    picture: PIL.Image.Image = F.to_pil_image(reference.images)
+    picture: PIL.Image.Image = F.to_pil_image(pixels)
     picture.save(file, "JPEG", quality=int(store["quality"]), subsampling="4:2:0")
     with PIL.Image.open(file) as image:
         return F.pil_to_tensor(image)  # type: ignore[no-any-return]  # torchvision is untyped here

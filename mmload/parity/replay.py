@@ -137,21 +137,24 @@ def results(steps: Sequence[Step], draws: Sequence[StepDraws], stored: Batch, dt
         allowance for the difference of mmload's image.
     """
     rows = [(_row(stored, k), Allowance()) for k in range(len(stored.images))]
-    to_floats = conversion(Collate(*steps, dtype=dtype))
-    for index, (step, draw) in enumerate(zip(steps, draws, strict=True)):
-        if index == to_floats and dtype != torch.uint8:
-            rows = [(_as_floats(items), allowance) for items, allowance in rows]
+    to_floats, drawn_steps = conversion(Collate(*steps, dtype=dtype)), list(zip(steps, draws, strict=True))
+    rows = _through(drawn_steps[:to_floats], rows)
+    if dtype != torch.uint8:
+        rows = [
+            (items | {"images": F.to_dtype(items["images"], torch.float32, scale=True)}, one) for items, one in rows
+        ]
+    rows = _through(drawn_steps[to_floats:], rows)
+    return [(items | {"images": items["images"].as_subclass(Tensor).to(dtype)}, one) for items, one in rows]
+
+
+def _through(drawn_steps: Sequence[tuple[Step, StepDraws]], rows: list[Row]) -> list[Row]:
+    """Applies steps one after the other to all rows of a batch."""
+    for step, draw in drawn_steps:
         if isinstance(step, MixStep) and draw.plan.mixing is not None:
             rows = _mixed(step, rows, draw.plan.mixing)
         else:
             rows = [_after(step, items, allowance, draw, k) for k, (items, allowance) in enumerate(rows)]
-    if to_floats == len(steps) and dtype != torch.uint8:
-        rows = [(_as_floats(items), allowance) for items, allowance in rows]
-    return [(items | {"images": items["images"].as_subclass(Tensor).to(dtype)}, one) for items, one in rows]
-
-
-def _as_floats(items: Items) -> Items:
-    return items | {"images": F.to_dtype(items["images"], torch.float32, scale=True)}
+    return rows
 
 
 def _after(step: Step, items: Items, allowance: Allowance, draw: StepDraws, k: int) -> Row:
@@ -254,25 +257,22 @@ def _mixed(step: MixStep, rows: Sequence[Row], mixing: Mixing) -> list[Row]:
 def _pair(step: MixStep, own: Row, other: Row, mixing: Mixing, k: int) -> Row:
     """Mixes row ``k`` with the one before it."""
     share = 1.0 if mixing.share is None else float(mixing.share[k])
-    box = [0, 0, 0, 0] if mixing.boxes is None else [int(side) for side in mixing.boxes[k]]
-    items, (before, of_other) = own[0], other
+    box = [0, 0, 0, 0] if mixing.boxes is None else list(map(int, mixing.boxes[k]))
+    (items, allowance), (before, of_other) = own, other
     height, width = items["images"].shape[-2:]
     area = (box[2] - box[0]) * (box[3] - box[1])
-    pastes = area > 0
-    transform = v2.CutMix(num_classes=step.num_classes) if pastes else v2.MixUp(num_classes=step.num_classes)
+    if area > 0:
+        transform, mixed = v2.CutMix(num_classes=step.num_classes), {"images", "masks"}
+    else:
+        transform, mixed = v2.MixUp(num_classes=step.num_classes), {"images"} if share != 1 else set()
     params = {"lam": share, "box": box, "lam_adjusted": 1.0 - area / (height * width), "batch_size": 2, "labels": None}
-    made: Items = {}
-    for name, item in items.items():
-        changes = name == "images" or (name == "masks" and pastes)
-        pair = torch.stack([item.as_subclass(Tensor), before[name].as_subclass(Tensor)])
-        if name == "targets":
-            made[name] = transform.transform(pair, params | {"labels": pair})[0]
-        elif changes and (pastes or share != 1):
-            made[name] = tv_tensors.wrap(transform.transform(pair, params)[0], like=item)
-        else:
-            made[name] = item
-    allowance = own[1]
-    if pastes or share != 1:
+    pairs = {name: torch.stack([items[name].as_subclass(Tensor), before[name].as_subclass(Tensor)]) for name in items}
+    made = dict(items)
+    for name in mixed & items.keys():
+        made[name] = tv_tensors.wrap(transform.transform(pairs[name], params)[0], like=items[name])
+    if "targets" in items:
+        made["targets"] = transform.transform(pairs["targets"], params | {"labels": pairs["targets"]})[0]
+    if mixed:
         scattered = allowance.scattered or of_other.scattered
         allowance = Allowance(max(allowance.levels, of_other.levels), scattered)
     return made, allowance
@@ -347,7 +347,7 @@ def _moved(items: Items, code: int, numbers: list[float], slot: OperationSlot) -
         return {name: flip(item) for name, item in items.items()}
     warp = _affine if code in _AFFINE else _perspective
     mode = InterpolationMode.NEAREST if code in _NEAREST else InterpolationMode.BILINEAR
-    fill = None if slot.fill is None else slot.fill[0] if len(slot.fill) == 1 else list(slot.fill)
+    fill = None if slot.fill is None else list(slot.fill)
     return {
         name: warp(item, numbers, mode, slot.mask_fill if name == "masks" else fill) for name, item in items.items()
     }

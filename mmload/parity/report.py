@@ -22,6 +22,7 @@ from torch import Tensor
 
 import mmload
 from mmload.errors import counted, one_line
+from mmload.records import Progress
 
 _WIDTH = 100
 _NAME = 42  # maximum columns of a name; the text of a longer name starts below it
@@ -50,6 +51,11 @@ class Verdict:
     def judged(cls, part: str, name: str, holds: bool, text: str, /, **numbers: float | int) -> Self:
         """Returns "pass" or "fail"."""
         return cls(part=part, name=name, state="pass" if holds else "fail", text=text, numbers=numbers)
+
+
+def unreported(what: str) -> Progress:
+    """Returns a callback that ignores progress."""
+    return lambda done, total: None
 
 
 def apart(found: Tensor, right: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from mmload.builder.planned_build import splits_of
 from mmload.builder.trust import trusted_recipe
 from mmload.errors import SourceError, UsageError, choices
 from mmload.parity.load import check_equal, shape_of
-from mmload.parity.report import ParityReport, Verdict
+from mmload.parity.report import ParityReport, Verdict, unreported
 from mmload.parity.store import check_lists, check_rows
 from mmload.records import Progress, has_images
 from mmload.runtime.resources import check_threads
@@ -41,7 +41,7 @@ def run(
     seed: int = 0,
     collate: Collate | Views | None = None,
     threads: int | None = None,
-    progress: Callable[[str], Progress] | None = None,
+    progress: Callable[[str], Progress] = unreported,
 ) -> ParityReport:
     """Compares a dataset with Pillow and torchvision: the stored rows, and the batches for training.
 
@@ -120,7 +120,7 @@ def _lists(
 
 
 def _load_side(
-    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Callable[[str], Progress] | None
+    splits: list[Split], collate: Collate | Views | None, seed: int, progress: Callable[[str], Progress]
 ) -> list[Verdict]:
     """Checks batches of the first split that has images."""
     split = next((each for each in splits if len(each) and has_images(each.fields)), None)

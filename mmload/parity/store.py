@@ -17,13 +17,13 @@ from torch import Tensor
 from torchvision.datasets.folder import find_classes
 
 from mmload.errors import SampleError, SourceError, StoreError, counted
-from mmload.parity.reference import Reference, ReferenceMaker, jpeg_expected
-from mmload.parity.report import Tally, Verdict, apart
+from mmload.parity.reference import Reference, ReferenceMaker, is_jpeg, jpeg_expected
+from mmload.parity.report import Tally, Verdict, apart, unreported
 from mmload.records import Progress
 from mmload.runtime.files import read_regular
 from mmload.runtime.random_words import permuted
 from mmload.runtime.resources import in_threads
-from mmload.sources import SourceSplit
+from mmload.sources import KnowsTargets, SourceSplit
 from mmload.sources.imagefolder import SPLIT_NAMES, ImageFolderSplit
 from mmload.store.dataset import Split
 from mmload.store.manifest import SAMPLES_NAME, SKIPPED_NAME
@@ -59,7 +59,7 @@ def check_rows(
     rows: int | None,
     seed: int,
     threads: int | None = None,
-    progress: Callable[[str], Progress] | None = None,
+    progress: Callable[[str], Progress] = unreported,
 ) -> list[Verdict]:
     """Compares pixels and other fields of some rows, or all, with their samples, decoded again.
 
@@ -69,8 +69,7 @@ def check_rows(
     """
     chosen = _chosen(source, found, rows, seed)
     references = ReferenceMaker(source, recipe)
-    what = f"comparing rows of {split.name} with the photographs, decoded again"
-    report = None if progress is None else progress(what)
+    report = progress(f"comparing rows of {split.name} with the photographs, decoded again")
     compared = in_threads(chosen, partial(_compare_row, split, references, found, recipe), threads)
     return _verdicts(split.name, compared, len(chosen), report)
 
@@ -152,8 +151,7 @@ def _listed_labels(source: SourceSplit, folder: Path | None) -> Tensor | None:
     if isinstance(source, ImageFolderSplit) and folder is not None:
         number, depth = find_classes(folder)[1], len(folder.relative_to(source.root).parts)
         return torch.tensor([number[source.id(index).split("/")[depth]] for index in range(len(source))], device="cpu")
-    targets = getattr(source, "targets", None)
-    return targets if isinstance(targets, Tensor) else None
+    return source.known_targets() if isinstance(source, KnowsTargets) else None
 
 
 def _class_folder(source: SourceSplit, recipe: Mapping[str, Any]) -> Path | None:
@@ -210,14 +208,13 @@ class _RowDifferences:
     differences: tuple[tuple[str, float, float], ...] = ()
 
 
-def _verdicts(part: str, compared: Iterable[_RowDifferences], rows: int, progress: Progress | None) -> list[Verdict]:
+def _verdicts(part: str, compared: Iterable[_RowDifferences], rows: int, progress: Progress) -> list[Verdict]:
     """Returns a verdict per kind of file and per field, for unreadable samples, and a note per difference by design."""
     tallies: dict[str, Tally] = {}
     by_design: Counter[str] = Counter()
     unread = []
     for done, row in enumerate(compared, 1):
-        if progress is not None:
-            progress(done, rows)
+        progress(done, rows)
         if row.unread:
             unread.append(row.unread)
         if row.by_design:
@@ -248,13 +245,12 @@ def _compare_row(
     differences, by_design = _field_differences(stored, reference), reference.differs
     mine, right = stored.get("images"), reference.images
     if mine is not None and right is not None:
-        jpeg = jpeg_expected(split, row, reference, recipe["store"])
-        name, right = f"{_PIXELS} {reference.kind}", right if jpeg is None else jpeg
-        off = apart(mine, right)
-        limit, difference = 0.0, float(off.max())
+        name = f"{_PIXELS} {reference.kind}"
+        if is_jpeg(split, row):
+            name, right = f"{name}, stored as JPEG", jpeg_expected(split, row, right, reference.path, recipe["store"])
         if mine.shape != right.shape:
             text += f" has {list(mine.shape)}, the recipe gives {list(right.shape)}"
-        differences.append((name + ", stored as JPEG" * (jpeg is not None), difference, limit))
+        differences.append((name, float(apart(mine, right).max()), 0.0))
     return _RowDifferences(row=text, by_design=by_design, differences=tuple(differences))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from mmload.pictures.instance_masks import parts_of, rectangles_of_runs, without
 from mmload.records import SEGMENTS, VOID
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
 
 MOST_CELLS = 1024
 """A sheet of so many takes two seconds and 90 MB of memory; nobody looks at more of them at once."""
@@ -40,6 +41,8 @@ _OBJECTS = ("keypoints", "corners", *(name for pair in SEGMENTS for name in pair
 
 SHOWN = ("images", "targets", "boxes", "labels", "counts", "masks", "ids", *_OBJECTS)
 """The fields of a batch that a cell shows."""
+
+_POINTS = {"keypoints": (3,), "corners": (2,)}  # -> numbers of each point, in rows [boxes, points, numbers]
 
 _PAGE, _TEXT, _QUIET, _EDGE = (255, 255, 255), (34, 34, 34), (95, 95, 95), (200, 200, 200)
 _TITLE, _NAME, _SMALL = 16, 13, 11
@@ -59,24 +62,24 @@ class Cell:
         image: uint8 [C, H, W].
         name: below it, such as the class.
         detail: below that, smaller, such as the row.
-        boxes: float32 [N, 4], xyxy in its pixels; None: it has none.
+        boxes: float32 [N, 4], xyxy in its pixels.
         labels: the class of each box.
         mask: uint8 [H, W], a class for each pixel; None: it has none.
         outlines: polygons of the boxes' masks: the box of each, and its points, float32 [n, 2].
-        corners: float32 [N, 4, 2], corners of the boxes if they are rotated; None: they are not.
-        keypoints: float32 [N, K, 3], x, y and visibility; None: it has none.
+        corners: float32 [N, 4, 2], corners of the boxes if they are rotated; none if they are not.
+        keypoints: float32 [N, K, 3], x, y and visibility.
         skeleton: pairs of keypoints that a line joins.
     """
 
     image: Pixels
     name: str = ""
     detail: str = ""
-    boxes: npt.NDArray[np.float32] | None = None
+    boxes: Floats = field(default_factory=lambda: np.empty((0, 4), np.float32))
     labels: tuple[int, ...] = ()
     mask: Pixels | None = None
-    outlines: tuple[tuple[int, npt.NDArray[np.float32]], ...] = ()
-    corners: npt.NDArray[np.float32] | None = None
-    keypoints: npt.NDArray[np.float32] | None = None
+    outlines: tuple[tuple[int, Floats], ...] = ()
+    corners: Floats = field(default_factory=lambda: np.empty((0, 4, 2), np.float32))
+    keypoints: Floats = field(default_factory=lambda: np.empty((0, 0, 3), np.float32))
     skeleton: tuple[tuple[int, int], ...] = ()
 
 
@@ -98,7 +101,7 @@ def contact_sheet(cells: Sequence[Cell], columns: int, *, title: str = "", class
     width = 2 * _MARGIN + columns * (side + _GAP) - _GAP
     legend = _legend(cells, classes, width - 2 * _MARGIN)
     count = -(-len(cells) // columns)
-    height = 2 * _MARGIN + head + count * (side + text + _GAP) - _GAP + (legend.height + _GAP if legend else 0)
+    height = 2 * _MARGIN + head + count * (side + text + _GAP) - _GAP + legend.height
     page = Image.new("RGB", (width, height), _PAGE)
     draw = ImageDraw.Draw(page)
     if title:
@@ -107,8 +110,7 @@ def contact_sheet(cells: Sequence[Cell], columns: int, *, title: str = "", class
         x = _MARGIN + number % columns * (side + _GAP)
         y = _MARGIN + head + number // columns * (side + text + _GAP)
         _draw_cell(page, draw, cell, annotated(cell, side, classes), (x, y), side, lines[0])
-    if legend:
-        page.paste(legend, (_MARGIN, height - _MARGIN - legend.height))
+    page.paste(legend, (_MARGIN, height - _MARGIN - legend.height))
     return page
 
 
@@ -118,12 +120,9 @@ def annotated(cell: Cell, side: int, classes: Sequence[str] = ()) -> Image.Image
     if cell.mask is not None:
         image = draw_mask(image, cell.mask)
     draw_outlines(image, cell.outlines, cell.labels, factor)
-    if cell.corners is not None:
-        draw_outlines(image, list(enumerate(cell.corners)), cell.labels, factor)
-    if cell.boxes is not None:
-        draw_boxes(image, cell.boxes, cell.labels, factor, classes, framed=cell.corners is None)
-    if cell.keypoints is not None:
-        draw_keypoints(image, cell.keypoints, cell.skeleton, factor)
+    draw_outlines(image, list(enumerate(cell.corners)), cell.labels, factor)
+    draw_boxes(image, cell.boxes, cell.labels, factor, classes, framed=not len(cell.corners))
+    draw_keypoints(image, cell.keypoints, cell.skeleton, factor)
     return image
 
 
@@ -168,17 +167,17 @@ def name_in_legend(index: int, classes: Sequence[str]) -> tuple[str, Color]:
     return name_of(index, classes), color_of(index)
 
 
-def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image | None:
-    """Draws the colors of the classes that boxes and masks show, in columns; None without them."""
+def _legend(cells: Sequence[Cell], classes: Sequence[str], width: int) -> Image.Image:
+    """Draws the colors of the classes that boxes and masks show, in columns below a gap; of height 0 without them."""
     indices = shown_classes(cells)[:_MOST_CLASSES]
     if not indices:
-        return None
+        return Image.new("RGB", (width, 0))
     letters, column = font(_NAME), min(_LEGEND_COLUMN, width)
     line, columns = size_of("", letters)[1] + 4, width // column
-    legend = Image.new("RGB", (width, -(-len(indices) // columns) * line), _PAGE)
+    legend = Image.new("RGB", (width, _GAP + -(-len(indices) // columns) * line), _PAGE)
     draw = ImageDraw.Draw(legend)
     for number, index in enumerate(indices):
-        left, top = number % columns * column, number // columns * line
+        left, top = number % columns * column, _GAP + number // columns * line
         name, color = name_in_legend(index, classes)
         draw.rectangle((left, top + 2, left + _LEGEND, top + 2 + _LEGEND), fill=color, outline=_QUIET)
         draw.text((left + _LEGEND + 4, top), cut(name, letters, column - 3 * _LEGEND), font=letters, fill=_TEXT)
@@ -205,47 +204,43 @@ def cells_of(
     if "images" not in fields:
         raise ValueError("there are no images to show")
     images = levels(fields["images"], mean, std)
-    return [_cell(row, image, fields, classes, skeleton) for row, image in enumerate(images)]
+    rows = ({name: values[row] for name, values in fields.items() if name in SHOWN} for row in range(len(images)))
+    return [_cell(image, own, classes, skeleton) for image, own in zip(images, rows, strict=True)]
 
 
 def _cell(
-    row: int,
-    image: npt.NDArray[np.uint8],
-    fields: Mapping[str, Array],
-    classes: Sequence[str],
-    skeleton: tuple[tuple[int, int], ...],
+    image: Pixels, fields: Mapping[str, Array], classes: Sequence[str], skeleton: tuple[tuple[int, int], ...]
 ) -> Cell:
-    boxes = labels = None
-    if "boxes" in fields and "labels" in fields:
-        count = int(fields["counts"][row]) if "counts" in fields else len(fields["boxes"][row])
-        boxes, labels = fields["boxes"][row, :count], fields["labels"][row, :count].tolist()
+    """Makes the cell of one row of the fields."""
     return Cell(
         image=image,
-        name=name_of_target(fields["targets"][row], classes) if "targets" in fields else "",
-        detail=f"row {int(fields['ids'][row]):,}" if "ids" in fields else "",
-        boxes=boxes,
-        labels=tuple(labels or ()),
-        mask=fields["masks"][row] if "masks" in fields else None,
-        **_objects({name: values[row] for name, values in fields.items() if name in (*_OBJECTS, "counts")}, image),
+        name=name_of_target(fields["targets"], classes) if "targets" in fields else "",
+        detail=f"row {int(fields['ids']):,}" if "ids" in fields else "",
+        mask=fields.get("masks"),
+        **_boxes(fields),
+        **_objects(fields, image.shape[1]),
         skeleton=skeleton,
     )
 
 
-def _objects(fields: Mapping[str, Array], image: npt.NDArray[np.uint8]) -> dict[str, Any]:
+def _boxes(fields: Mapping[str, Array]) -> dict[str, Any]:
+    """Returns the boxes of a row and their classes; nothing without both."""
+    if not {"boxes", "labels"} <= fields.keys():
+        return {}
+    count = int(fields.get("counts", len(fields["boxes"])))
+    return {"boxes": fields["boxes"][:count], "labels": tuple(fields["labels"][:count].tolist())}
+
+
+def _objects(fields: Mapping[str, Array], height: int) -> dict[str, Any]:
     """Returns what a cell has of the objects of a row; fields of these names with other values are left out."""
     if "counts" not in fields:
         return {}
-    real, found = without_padding(fields), dict[str, Any]()
-    for name, shape in (("keypoints", 3), ("corners", 2)):
-        if name in real and real[name].ndim == 3 and real[name].shape[2] == shape:
-            found[name] = real[name]
-    outlines: list[tuple[int, Array]] = []
-    if "rings" in real:
-        outlines += [(box, points) for box, points in parts_of(real, *SEGMENTS[0]) if box >= 0]
-    if "run_boxes" in real:
-        for box, runs in parts_of(real, *SEGMENTS[1]):
-            outlines += [(box, each) for each in rectangles_of_runs(runs, image.shape[1])] if box >= 0 else []
-    return found | {"outlines": tuple(outlines)}
+    real = without_padding(fields)
+    points = {name: real[name] for name in _POINTS if name in real and real[name].shape[2:] == _POINTS[name]}
+    polygons = [(box, corners) for box, corners in parts_of(real, *SEGMENTS[0]) if box >= 0]
+    masks = [(box, runs) for box, runs in parts_of(real, *SEGMENTS[1]) if box >= 0]
+    polygons += [(box, corners) for box, runs in masks for corners in rectangles_of_runs(runs, height)]
+    return {**points, "outlines": tuple(polygons)}
 
 
 def name_of_target(target: Array, classes: Sequence[str]) -> str:

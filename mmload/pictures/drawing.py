@@ -144,8 +144,8 @@ def draw_keypoints(
         for number, ((x, y), (_, _, shown)) in enumerate(zip(places, points, strict=True)):
             if shown > 0:
                 color = color_of(number)
-                circle = (x - _DOT, y - _DOT, x + _DOT, y + _DOT)
-                draw.ellipse(circle, fill=color if shown > 1 else None, outline=(255, 255, 255) if shown > 1 else color)
+                fill, outline = (color, (255, 255, 255)) if shown > 1 else (None, color)
+                draw.ellipse((x - _DOT, y - _DOT, x + _DOT, y + _DOT), fill=fill, outline=outline)
 
 
 def _largest(boxes: npt.NDArray[np.float32], labels: Sequence[int]) -> set[int]:
@@ -266,12 +266,12 @@ def encoded(image: Image.Image, form: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def figure(image: Image.Image, description: str, *, jpeg: bool = False) -> str:
+def figure(image: Image.Image, description: str, form: str = "PNG", **options: Any) -> str:
     """Writes an ``img`` element with the picture in it, and a description for readers who do not see it.
 
-    A JPEG is smaller and not exact, for pages with many photographs; else it is a PNG.
+    The picture is encoded as :func:`encoded` does it; a JPEG is smaller and not exact, for pages of many photographs.
     """
-    place = data_url(image, "JPEG", quality=82) if jpeg else data_url(image, "PNG")
+    place = data_url(image, form, **options)
     return f'<img width="{image.width}" height="{image.height}" alt="{escape(description, quote=True)}" src="{place}">'
 
 

@@ -12,9 +12,9 @@ whoever has it mapped, so a reader sees a whole chunk or none.
 
 An epoch reads each chunk once. So the chunks that fit stay, and every other one is removed after its use: to evict the
 one that was used longest ago would evict what the next epoch needs first. A chunk that stays is removed for another one
-only if no process had its dataset open when the chunks were counted, and none has used it since. The count is raised
-before a chunk comes and lowered after one has gone, so a process that is killed leaves it too high, never too low; the
-next opening counts anew. Only files with such names are ever removed.
+only if no process had its dataset open when the chunks were counted, or an epoch of its field has ended without it, and
+none has used it since. The count is raised before a chunk comes and lowered after one has gone, so a process that is
+killed leaves it too high, never too low; the next opening counts anew. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _CHUNK = re.compile(
     rf"/[^/]+/\d{{6,9}}/[^/]+/(0|[1-9]\d{{0,17}})\.chunk({FETCHING}|({PASSING})?(\.[0-9a-f]+\.partial)?)"
 )
 _SURVEY_S = 60.0  # a survey takes about a second for 10 TB
+_CLOCK_S = 1.0  # by which times of files may be earlier than the clock
 _LEFT_S = 600.0  # seconds after which a file that is neither complete nor kept belongs to a process that has ended
 _DOWNLOADS = 2  # of bytes with a checksum mismatch, which may have been spoiled on their way
 _WAIT_S, _POLL_S = 20.0, 0.005  # a process that was stopped in the middle of a fetch must not stop the others
@@ -61,6 +62,7 @@ class CacheFolder:
         objects: the dataset at its URL.
         lists: folder of the dataset's lists, indexes and checksums.
         chunks: folder of its chunks, which later versions of the dataset share.
+        epochs: folder of the chunks of a shard's file -> when the last epoch of the field that has ended began.
         close: ends the use of the dataset, as collecting this does; nothing may read afterwards.
 
     Raises:
@@ -73,6 +75,7 @@ class CacheFolder:
         root = path / first.contents[:32]
         self.path, self.objects, self.lists, self.chunks = path, objects, path / manifest.contents[:32], root / CHUNKS
         self._limit, self._mark = math.inf if limit is None else limit, path / NAME
+        self.epochs: dict[str, float] = {}
         with self.errors():
             path.mkdir(parents=True, exist_ok=True)
             is_strange = any(name != NAME for name in os.listdir(path))
@@ -114,18 +117,27 @@ class CacheFolder:
             self.write(path, content)
         return path
 
-    def write(self, path: Path, content: bytes | memoryview, *, is_chunk: bool = False) -> None:
-        """Writes a file. Beyond the limit, a chunk has a name by which it is removed after its use.
+    def write(self, path: Path, content: bytes | memoryview) -> None:
+        """Writes a file.
 
         Raises:
             OSError: if it cannot be written.
         """
-        arrived = Path(f"{path}{PASSING}") if is_chunk else path
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arrived, content)
+        write_atomically(path, content)
         with file_lock(self._mark):
             self._used()  # if the cache was deleted, its mark has to prove again that it is one
-            if is_chunk and self._has_room(len(content)):
+
+    def write_chunk(self, path: Path, content: bytes | memoryview) -> None:
+        """Writes a chunk. Beyond the limit, it has a name by which it is removed after its use.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        arrived = Path(f"{path}{PASSING}")
+        self.write(arrived, content)
+        with file_lock(self._mark):
+            if self._has_room(len(content)):
                 arrived.rename(path)
 
     def _has_room(self, size: int) -> bool:
@@ -154,7 +166,8 @@ class CacheFolder:
                     status = os.lstat(path)
                     if path.endswith(".chunk"):
                         total += status.st_size
-                        unused += [(status.st_mtime, path)] if is_closed else []
+                        is_unused = is_closed or status.st_mtime < self.epochs.get(os.path.dirname(path), 0.0)
+                        unused += [(status.st_mtime, path)] if is_unused else []
                     elif is_closed or status.st_mtime < now - _LEFT_S:
                         os.unlink(path)
         self._unused = sorted(unused, reverse=True)
@@ -229,7 +242,7 @@ class ChunkFiles:
                     handle = self._opened(path, chunk)
                     if handle is None:
                         data = self._download(chunk)
-                        self.cache.write(path, bytes(chunk.padding) + data if chunk.padding else data, is_chunk=True)
+                        self.cache.write_chunk(path, bytes(chunk.padding) + data if chunk.padding else data)
                         handle = self._opened(path, chunk)
         return handle
 
@@ -238,10 +251,23 @@ class ChunkFiles:
         with suppress(OSError):
             os.unlink(f"{self._path(chunk)}{PASSING}")
 
-    def _path(self, chunk: ChunkSpan) -> Path:
+    def touch(self, chunk: ChunkSpan) -> None:
+        """Notes that the file of a chunk is in use, if it is kept."""
+        with suppress(OSError):  # it is not, or another user's
+            os.utime(self._path(chunk))
+
+    def end_epoch(self, begun: float) -> None:
+        """Notes that an epoch has ended: a chunk that was not used since it began may leave for another one."""
+        folders = (str(self._folder(shard)) for shard in range(len(self.chunks.counts)))
+        self.cache.epochs |= dict.fromkeys(folders, begun - _CLOCK_S)
+
+    def _folder(self, shard: int) -> Path:
         record, file = self.chunks.record, self.chunks.file
-        name = f"{file}-{record.shards[chunk.shard].files[file].crc32}"
-        return self.cache.chunks / record.shard_folder(self.chunks.split, chunk.shard) / name / f"{chunk.number}.chunk"
+        name = f"{file}-{record.shards[shard].files[file].crc32}"
+        return self.cache.chunks / record.shard_folder(self.chunks.split, shard) / name
+
+    def _path(self, chunk: ChunkSpan) -> Path:
+        return self._folder(chunk.shard) / f"{chunk.number}.chunk"
 
     def _opened(self, path: Path, chunk: ChunkSpan) -> int | None:
         """Returns the descriptor of a file of the chunk's size, if there is one."""

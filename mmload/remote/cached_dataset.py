@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -147,7 +148,7 @@ class ChunkedRows(FieldRows):
 class CachedSplit(Split):
     """Split of a dataset in object storage."""
 
-    files_type = CachedFiles
+    files_type, in_chunks = CachedFiles, True
     files: CachedFiles
 
     def maps(self, fields: Iterable[str]) -> dict[str, ChunkMap]:
@@ -157,14 +158,14 @@ class CachedSplit(Split):
 
     def chunk_numbers(self, rows: Numbers) -> Numbers:
         """Returns the number of the chunk of each row of images, int64 [B]; 0 without images."""
-        for chunks in self.maps(["images"] if "images" in self.record.fields else []).values():
+        for chunks in self.maps({"images"} & self.record.fields.keys()).values():
             return chunks.chunks.chunks_at(self.reader.field("images").located(rows))
         return np.zeros(len(rows), np.int64)
 
     def prefetch(self, fields: Sequence[str], take: RowsAt) -> list[Generator[int]]:
         """Prefetches what an epoch reads, in its order, until the result is collected."""
-        maps = self.maps(fields)
-        coming = [_needed(self.reader.field(name), chunks.chunks, take) for name, chunks in maps.items()]
+        maps, begun = self.maps(fields), time.time()
+        coming = [_needed(self.reader.field(name), chunks.files, take, begun) for name, chunks in maps.items()]
         for chunks, each in zip(maps.values(), coming, strict=True):
             chunks.begin_epoch(each)
         return coming
@@ -185,10 +186,11 @@ def open_cached(
     return CachedDataset(CachedFolder(url, cache, limit, parallel, version))
 
 
-def _needed(rows: Rows, chunks: Chunks, take: RowsAt) -> Generator[int]:
+def _needed(rows: Rows, files: ChunkFiles, take: RowsAt, begun: float) -> Generator[int]:
     """Yields the chunks that an epoch needs, in the order in which some positions at a time need them first."""
     now = 0
     while len(numbers := take(now, now + _AT_ONCE)):
-        found, first = np.unique(chunks.chunks_at(rows.located(numbers)), return_index=True)
+        found, first = np.unique(files.chunks.chunks_at(rows.located(numbers)), return_index=True)
         yield from found[np.argsort(first)].tolist()
         now += len(numbers)
+    files.end_epoch(begun)

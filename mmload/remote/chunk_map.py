@@ -21,7 +21,7 @@ import numpy as np
 
 from mmload.errors import MmloadError, StoreError
 from mmload.remote.cache_folder import ChunkFiles
-from mmload.store.dataset_folder import MappedRows, Places, PreparedRows, map_over, reserved
+from mmload.store.dataset_folder import NO_HANDLE, MappedRows, Places, PreparedRows, map_over, reserved
 from mmload.store.row_numbers import Numbers
 
 CHUNKS_OF_WINDOW = 64
@@ -95,8 +95,7 @@ class ChunkMap(MappedRows):
 
     def release(self, prepared: PreparedRows) -> None:
         """Ends the use of prepared rows."""
-        if prepared.end is not None:
-            prepared.end()
+        prepared.end()
         with self._lock:
             self._end_uses()
 
@@ -109,6 +108,8 @@ class ChunkMap(MappedRows):
         with self._lock:
             self._ahead.clear()  # of an epoch that was broken off
             self._coming.append(weakref.ref(coming))
+            for chunk in self._mapped:  # whose files are not opened again
+                self.files.touch(self.chunks.each[chunk])
             self._start_threads()
 
     def _is_mapped(self, chunk: int) -> bool:
@@ -191,10 +192,10 @@ class ChunkMap(MappedRows):
         idle = [chunk for chunk in self._mapped if not self._uses[chunk] and chunk not in self._ahead]
         for chunk in idle[: max(0, len(idle) - MOST_IDLE)]:
             del self._mapped[chunk]
-            self._map(chunk, None)
+            self._map(chunk, NO_HANDLE)
             self.files.end_use(self.chunks.each[chunk])
 
-    def _map(self, chunk: int, handle: int | None) -> None:
+    def _map(self, chunk: int, handle: int) -> None:
         """Maps the file of a chunk over its place, or nothing."""
         place = self.chunks.each[chunk]
         address = self.memory.ctypes.data + place.place - place.padding

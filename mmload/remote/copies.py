@@ -30,6 +30,7 @@ from mmload.runtime.files import (
     open_lock,
     open_regular,
     remove,
+    sync,
     sync_folder,
     write_at,
     write_atomically,
@@ -97,9 +98,9 @@ def push(
     copied = _copied(files, missing, pushed, progress)
     if not complete:
         open_again(root, manifest.version, manifest.contents)
-        now = current_manifest(objects)
-        if now is None or now.contents != manifest.contents:  # else another push of this version has ended
-            if (now and now.contents) != (there and there.contents):
+        now = _contents(current_manifest(objects))
+        if now != manifest.contents:  # else another push of this version has ended
+            if now != _contents(there):
                 raise MmloadError(f"{objects.url} was changed by another push meanwhile; run the same command again")
             if there is not None:
                 _put_manifest(objects, f"{VERSIONS}/{there.version}.json", there)
@@ -122,6 +123,10 @@ def _copied(
     return Copied(files=len(missing), bytes=wanted, present=len(files) - len(missing))
 
 
+def _contents(manifest: Manifest | None) -> str:
+    return "" if manifest is None else manifest.contents
+
+
 def _put_manifest(objects: Objects, name: str, manifest: Manifest) -> None:
     objects.put(name, manifest.dumps().encode("utf-8", "backslashreplace"))
 
@@ -138,7 +143,7 @@ def _listed(objects: Objects, manifest: Manifest) -> tuple[dict[str, int], Manif
     there = current_manifest(objects)
     if there is None and MARK not in sizes:
         raise UsageError(f"{objects.url} holds {next(iter(sizes))}, which is not from a push; push to another URL")
-    contents = there.contents if there is not None else bytes(objects.get(MARK)).decode("ascii", "replace")
+    contents = _contents(there) or bytes(objects.get(MARK)).decode("ascii", "replace")
     if contents == manifest.contents:
         return sizes, None
     if contents not in [version.contents for version in manifest.versions]:
@@ -225,11 +230,12 @@ def pull(
         _dataset_at(place, kept)  # before anything is written
         with _staging(place, manifest.contents) as work:
             here = _dataset_at(place, kept)
-            copied = _fetch_missing(objects, work, None if here is None else place, files, parallel, progress)
+            lacking = files if here is None else _lacking(place, here, files)
+            copied = _fetch_missing(objects, work, files, lacking, parallel, progress)
             write_atomically(work / FILE_NAME, manifest.dumps(), beside=work)
             os.sync()  # a rename may reach the disk before what was written earlier
             if here is not None:
-                _add_files(work, place, here, manifest, files)
+                _add_files(work, place, here, manifest, lacking)
             else:
                 if place.exists():
                     place.rmdir()  # it is empty
@@ -253,14 +259,33 @@ def _dataset_at(place: Path, kept: set[str]) -> Manifest | None:
     return here
 
 
+def _lacking(place: Path, here: Manifest, files: list[DatasetFile]) -> list[DatasetFile]:
+    """Returns the files that a copy of a version lacks.
+
+    A file that its manifest does not name may be of another version, whose pull was killed at its end: it is read.
+    """
+    named = {(file.name, file.record.crc32) for file in dataset_files(here)}
+    lacking = [
+        file
+        for file in files
+        if not _has(place, file)
+        or ((file.name, file.record.crc32) not in named and file_crc32(place / file.name) != file.record.crc32)
+    ]
+    check_no_links(place, (file.name for file in lacking))
+    return lacking
+
+
 def _fetch_missing(
-    objects: Objects, work: Path, place: Path | None, files: list[DatasetFile], parallel: int, progress: Progress | None
+    objects: Objects,
+    work: Path,
+    files: list[DatasetFile],
+    lacking: list[DatasetFile],
+    parallel: int,
+    progress: Progress | None,
 ) -> Copied:
-    """Copies the files that are neither in the folder to work in nor in the copy at the place, if there is one."""
-    missing = [file for file in files if not _has(work, file) and (place is None or not _has(place, file))]
-    check_no_links(work.parent, (f"{work.name}/{name}" for name in (FILE_NAME, *(file.name for file in files))))
-    if place is not None:
-        check_no_links(place, (file.name for file in files if not _has(place, file)))
+    """Copies those of the files that are ``lacking``, and not in the folder to work in."""
+    missing = [file for file in lacking if not _has(work, file)]
+    check_no_links(work.parent, (f"{work.name}/{name}" for name in (FILE_NAME, *(file.name for file in lacking))))
     for folder in {(work / file.name).parent for file in missing}:
         folder.mkdir(parents=True, exist_ok=True)
     arriving = (_ArrivingFile(objects, work, file) for file in missing)
@@ -296,29 +321,30 @@ class _ArrivingFile:
         return length
 
     def _finish(self) -> None:
-        """Checks the file and renames it."""
+        """Checks the file and renames it, when it is on the disk: a pull that goes on compares sizes alone."""
         if (got := file_crc32(self._partial)) != self._file.record.crc32:
             raise DamagedError(
                 f"{self._objects.url_of(self._file.name)} has the checksum {got}, the manifest says "
                 f"{self._file.record.crc32}: its bytes have changed; remove that object, and push the dataset again"
             )
+        with open(self._partial, "rb") as opened:
+            sync(opened)
         self._partial.replace(self._path)
 
 
 def _has(folder: Path, file: DatasetFile) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         return os.stat(folder / file.name).st_size == file.record.bytes
-    except FileNotFoundError:
-        return False
+    return False
 
 
-def _add_files(work: Path, place: Path, earlier: Manifest, manifest: Manifest, files: list[DatasetFile]) -> None:
+def _add_files(work: Path, place: Path, earlier: Manifest, manifest: Manifest, lacking: list[DatasetFile]) -> None:
     """Moves what has arrived into a copy, of which it becomes the current version; the earlier one is kept."""
     with folder_lock(place):
         now = read(place)
         if now.contents != earlier.contents:
             raise MmloadError(f"{place} was changed by another command meanwhile; run this one again")
-        names = [file.name for file in files if not _has(place, file)]
+        names = [file.name for file in lacking]
         check_no_links(place, (f"{VERSIONS}/{now.version}.json", *names))
         for name in names:
             (place / name).parent.mkdir(parents=True, exist_ok=True)

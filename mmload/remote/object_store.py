@@ -144,8 +144,7 @@ class Objects:
             if self.location.scheme == "file":
                 return []  # a folder that is not there
             raise
-        found = (_found(meta, self.location.prefix) for meta in listed)
-        return [each for each in found if each.name]
+        return [found for meta in listed if (found := _found(meta, self.location.prefix)).name]
 
     def _tried(self, name: str, verb: str, do: Callable[[Any, str], T]) -> T:
         """Calls ``do``. obstore retries refused, failed and interrupted requests."""
@@ -181,7 +180,7 @@ def check_process() -> None:
 
 def _found(meta: Any, prefix: str) -> Found:
     size = meta["size"]
-    name = meta["path"].removeprefix(prefix).removeprefix("/" if prefix else "")
+    name = meta["path"].removeprefix(prefix).removeprefix("/")
     return Found(name, size, f"{size} {meta['e_tag'] or meta['last_modified'].isoformat()}")
 
 
@@ -218,9 +217,8 @@ def _store(scheme: str, bucket: str) -> Any:
 def _reason(error: Exception) -> str:
     """Returns the cause in one short line without query strings, which may contain signatures."""
     text = str(error)
-    code, message = re.search(r"<Code>(.*?)</Code>", text), re.search(r"<Message>(.*?)</Message>", text, re.DOTALL)
-    if code is not None:
-        return f"{code[1]}: {message[1].strip()}" if message else code[1]
+    if found := re.findall(r"<(?:Code|Message)>(.*?)</(?:Code|Message)>", text, re.DOTALL):
+        return ": ".join(map(str.strip, found))
     first = re.sub(r"\?\S+", "", text.split("\n", 1)[0])
     if "retries" in first and "HTTP error" in first:
         tries = re.search(r"after (\d+) retries", first)
@@ -228,15 +226,21 @@ def _reason(error: Exception) -> str:
     return first or type(error).__name__
 
 
+_RIGHTS = "; check the credentials in the store's environment variables, and their rights"
+_CONNECTION = "; check the connection and the store's address, then run the same command again"
+_ADVICE = {
+    "TimeTooSkewed": "; the clock of this machine is wrong: set it",
+    "PermissionDeniedError": _RIGHTS,
+    "UnauthenticatedError": _RIGHTS,
+    "does not answer": _CONNECTION,
+    "SlowDown": _CONNECTION,
+}
+"""What to do about a failed request, by words of its reason or its kind."""
+
+
 def _advice(reason: str, error: Exception) -> str:
-    kind = type(error).__name__
-    if "TimeTooSkewed" in reason:
-        return "; the clock of this machine is wrong: set it"
-    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        return "; check the credentials in the store's environment variables, and their rights"
-    if "does not answer" in reason or "SlowDown" in reason:
-        return "; check the connection and the store's address, then run the same command again"
-    return ""
+    said = f"{type(error).__name__} {reason}"
+    return next((advice for words, advice in _ADVICE.items() if words in said), "")
 
 
 def check_parallel(parallel: int) -> None:

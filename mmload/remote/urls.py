@@ -64,7 +64,7 @@ class Location:
 
     def key(self, name: str) -> str:
         """Returns the full key of an object."""
-        return f"{self.prefix}/{name}" if self.prefix and name else self.prefix or name
+        return "/".join(filter(None, (self.prefix, name)))
 
 
 def place(text: str | os.PathLike[str]) -> Path | Location:

@@ -9,17 +9,18 @@ and cosine are polynomials here, as no two libraries round theirs alike.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.render.kernel_arguments import Holes, Pixels
 from mmload.runtime.intrinsics import Arena, carve, rounded
 from mmload.runtime.kernels import USED, called, inlined
 from mmload.runtime.random_words import GOLDEN, mix_tensor, mix_word, shift_right, signed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Coefficients of Cephes' logf, sinf and cosf, highest power first.
 _LOG = (
@@ -94,6 +95,8 @@ def normals(key: Tensor, number: Tensor, second: Tensor) -> Tensor:
         number: int64, which word, counted from 0; broadcast with the key.
         second: bool, whether the word's second value is wanted.
     """
+    import torch  # here, as builds do without
+
     word = mix_tensor(key + (number + 1) * signed(GOLDEN))
     lower = word & 0xFFFFFFFF
     lower = torch.where(lower >= 1 << 31, lower - (1 << 32), lower).to(torch.int32)
@@ -114,6 +117,8 @@ def normals(key: Tensor, number: Tensor, second: Tensor) -> Tensor:
 
 def _by_horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Evaluates a polynomial, rounded after each product and sum."""
+    import torch
+
     value = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         value = value * x + coefficient

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from mmload.runtime.intrinsics import Arena
 from mmload.runtime.kernels import USED, CallC, KernelCall, RecordArray, inlined, numba_compiled
 from mmload.runtime.resident_pages import FileRanges
+
+if TYPE_CHECKING:  # builds do without torch
+    from torch import Tensor
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 """Names of the ways in which padding is filled."""
@@ -148,6 +149,8 @@ class ImageLines(NamedTuple):
     @classmethod
     def of_images(cls, images: Sequence[Tensor]) -> ImageLines:
         """Returns all lines of variable-size images, uint8 [C, h, w], copied into one memory."""
+        import torch
+
         places, start = np.empty(len(images), PLACE), 0
         for k, image in enumerate(images):
             _, height, width = image.shape
@@ -163,6 +166,8 @@ class ImageLines(NamedTuple):
 
     def image(self, k: int, channels: int) -> Tensor:
         """Returns the lines of image ``k`` as a view, uint8 [C, lines, W]."""
+        import torch
+
         start, _, count, _, width, layout, shrink = self.places[k].tolist()
         width = -(-width // shrink)
         memory = self.decoded if layout == PIXELS else self.memory
@@ -307,36 +312,8 @@ class Composed(NamedTuple):
     shares: Floats
 
 
-BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
-"""Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
-
-KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.uint8: np.dtype(np.uint8),
-    torch.float16: np.dtype(np.int16),
-    torch.bfloat16: np.dtype(np.uint16),
-}
-"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
-
-
-def written(out: Tensor | Pixels) -> Pixels | None:
-    """Returns the output as a kernel writes it, or None if none does: its planes, [B, P, h, V].
-
-    Planes are channels, [B, C, h, w]; of channels_last one of all channels, [B, 1, h, w * C].
-    """
-    if isinstance(out, np.ndarray):
-        return out
-    if out.dtype not in KERNEL_DTYPES:
-        return None
-    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
-    if out.is_contiguous():
-        return bits.numpy()
-    lines = bits.permute(0, 2, 3, 1)
-    return lines.flatten(2)[:, None].numpy() if lines.is_contiguous() else None
-
-
 OUTPUTS = {np.dtype(kind): f"{kind}[:, :, :, ::1]" for kind in ("float32", "uint8", "int16", "uint16")}
-"""Types of the outputs that kernels write, :func:`written`, by dtype."""
+"""Types of the outputs that kernels write, by dtype."""
 
 BYTES = np.dtype(np.uint8)
 """Dtype of levels."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,6 @@ from mmload.render.kernel_arguments import (
     Records,
     RenderingSteps,
     Resizes,
-    written,
 )
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES, SLOTS, TURNS
@@ -402,3 +402,31 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     for shrink in SHRINKS:
         allowed[least >= RESERVE * shrink] = shrink
     return allowed
+
+
+BITS = {torch.float16: torch.int16, torch.bfloat16: torch.uint16}
+"""Dtype as which kernels write half precision: see :data:`~mmload.runtime.intrinsics.rounded`."""
+
+KERNEL_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.uint8: np.dtype(np.uint8),
+    torch.float16: np.dtype(np.int16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""Dtypes that kernels write, contiguous and in channels_last, and as which; all others are converted from float32."""
+
+
+def written(out: Tensor | Pixels) -> Pixels | None:
+    """Returns the output as a kernel writes it, or None if none does: its planes, [B, P, h, V].
+
+    Planes are channels, [B, C, h, w]; of channels_last one of all channels, [B, 1, h, w * C].
+    """
+    if isinstance(out, np.ndarray):
+        return out
+    if out.dtype not in KERNEL_DTYPES:
+        return None
+    bits = out.view(BITS[out.dtype]) if out.dtype in BITS else out
+    if out.is_contiguous():
+        return bits.numpy()
+    lines = bits.permute(0, 2, 3, 1)
+    return lines.flatten(2)[:, None].numpy() if lines.is_contiguous() else None

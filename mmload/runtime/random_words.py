@@ -8,14 +8,15 @@ serves what is drawn per pixel on a device. A permutation takes O(1) memory, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mmload.runtime.kernels import filled, inlined, numba_compiled
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GOLDEN = 0x9E3779B97F4A7C15
 """The odd increment of splitmix64, 2**64 over the golden ratio."""
@@ -133,8 +134,8 @@ def check_words(value: object, kind: type = np.ndarray) -> None:
         TypeError: if it is no array (or tensor, as ``kind`` says) of int64.
     """
     dtype = getattr(value, "dtype", None)
-    if not isinstance(value, kind) or dtype not in (np.int64, torch.int64):
-        got = dtype if isinstance(value, np.ndarray | Tensor) else type(value).__name__
+    if not isinstance(value, kind) or str(dtype) not in ("int64", "torch.int64"):
+        got = type(value).__name__ if dtype is None else dtype
         raise TypeError(f"seeds and ids are {got}, expected int64")
 
 

@@ -12,15 +12,17 @@ import os
 import platform
 import re
 import resource
+import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mmload.errors import UsageError, counted
 
@@ -117,15 +119,12 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
     Raises:
         UsageError: if the system cannot start so many threads.
     """
-    import torch  # others ask for free memory only, and need none
-
     if (bound := binding()) is not None:
         warnings.warn(bound, stacklevel=4)
-    before, started = torch.get_num_threads(), threading.Barrier(size + 1)
+    (lower, restore), started = _intra_op(), threading.Barrier(size + 1)
 
     def settle() -> None:
-        torch.set_num_threads(1)
-        torch.get_num_threads()
+        lower()
         started.wait()
 
     try:
@@ -137,7 +136,24 @@ def _single_op(size: int) -> Iterator[Callable[[], None]]:
             raise UsageError(f"{size} threads cannot be started here ({error}); use fewer") from error
         raise  # Ctrl-C
     finally:
-        torch.set_num_threads(before)
+        restore()
+
+
+def _intra_op() -> tuple[Callable[[], None], Callable[[], None]]:
+    """Returns what sets torch's intra-op parallelism to 1 in a new thread, and what restores the caller's.
+
+    Both do nothing in a program that has not loaded torch, as a build: what it may load torch for later, in a thread,
+    is the antialiased resize of one image, which has no such parallelism.
+    """
+    if "torch" not in sys.modules:
+        return (lambda: None), (lambda: None)
+    import torch
+
+    def lower() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()
+
+    return lower, partial(torch.set_num_threads, torch.get_num_threads())
 
 
 def in_threads(
@@ -176,23 +192,50 @@ def local_ranks() -> int:
     return max(1, int(ranks)) if ranks.isdecimal() else 1
 
 
-def threads_of_rank() -> tuple[int, str]:
-    """Returns how many threads this rank should use, so that all ranks here share the cores; and the reason.
+class CoreShare(NamedTuple):
+    """Cores that the ranks of this machine share.
+
+    Attributes:
+        ranks: number of ranks here.
+        cores: cores that all of them may use, or their CPU quota.
+        bound: cores that this rank may use.
+        is_quota: whether ``cores`` is a quota.
+    """
+
+    ranks: int
+    cores: float
+    bound: int
+    is_quota: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that this rank should use."""
+        return max(1, min(self.bound, int(self.cores // self.ranks)))
+
+    @property
+    def reason(self) -> str:
+        """Why it should use so many."""
+        what = f"a quota of {self.cores:g} cores" if self.is_quota else counted(int(self.cores), "core")
+        if self.ranks == 1:
+            return f"{what} available"
+        binding = f", bound to {self.bound}" if self.bound < self.cores else ""
+        return f"{what} for {self.ranks} ranks here{binding}"
+
+
+def core_share() -> CoreShare:
+    """Returns this rank's share of the cores.
 
     The cores that the launcher may use, or the CPU quota of the container, are divided among the ranks. A rank that is
     bound to some of them (``numactl``, ``taskset``) uses at most these: other ranks may be bound to the same.
     """
     ranks, own = local_ranks(), available_cores()
     if ranks == 1:
-        return own, f"{counted(own, 'core')} available"
+        return CoreShare(ranks, own, own)
     bound = _affinity(0) or set(range(own))
-    cores: float = len(bound | _affinity(os.getppid()))
-    quota = cpu_quota()
-    what = counted(int(cores), "core")
+    cores, quota = len(bound | _affinity(os.getppid())), cpu_quota()
     if quota is not None and quota < cores:
-        cores, what = quota, f"a quota of {quota:g} cores"
-    binding = f", bound to {len(bound)}" if len(bound) < cores else ""
-    return max(1, min(len(bound), int(cores // ranks))), f"{what} for {ranks} ranks here{binding}"
+        return CoreShare(ranks, quota, len(bound), is_quota=True)
+    return CoreShare(ranks, cores, len(bound))
 
 
 def _affinity(process: int) -> set[int]:

@@ -7,9 +7,10 @@ A split must be a :class:`SourceSplit`. What else it may be, and what a build do
 
 ===================== ============================================================================
 :class:`HasNotes`     the build has no notes of the source
-:class:`HasObjects`   the manifest says nothing of keypoints
+:class:`HasObjects`   the manifest says nothing of keypoints, and of numbers of categories
 :class:`KnowsBoxes`   a sample is read to know whether there are boxes
 :class:`KnowsSizes`   some images are decoded to know their sizes
+:class:`KnowsTargets` ``mmload parity`` compares no labels, but those of an ImageFolder
 :class:`Splittable`   each worker process gets the whole split
 :class:`ReadsBlocks`  samples are read one by one
 :class:`FetchesAhead` samples are fetched when they are read
@@ -90,6 +91,11 @@ _SHOWN = 3
 """Examples of each kind of finding that a note names."""
 
 
+def notes_of(split: SourceSplit) -> tuple[str, ...]:
+    """Returns the notes of a split; none if it is not :class:`HasNotes`."""
+    return split.notes() if isinstance(split, HasNotes) else ()
+
+
 class Findings:
     """Counts of what a reader left out, merged or guessed, by kind, with the first examples of each."""
 
@@ -97,20 +103,19 @@ class Findings:
         self._counts = Counter[str]()
         self._first: dict[str, list[str]] = defaultdict(list)
 
-    def add(self, kind: str, example: str) -> None:
-        """Counts one finding of a kind, such as "annotations without a box are left out"."""
-        self._counts[kind] += 1
-        if self._counts[kind] <= _SHOWN:
-            self._first[kind].append(example)
+    def add(self, kind: str, *examples: str) -> None:
+        """Counts findings of a kind, such as "annotations without a box are left out", each by an example."""
+        first = self._first[kind]
+        first += examples[: _SHOWN - len(first)]
+        self._counts[kind] += len(examples)
 
     def notes(self) -> tuple[str, ...]:
         """Returns a sentence for each kind of finding."""
-        return tuple(finding_note(kind, count, self._first[kind]) for kind, count in self._counts.items())
-
-
-def finding_note(kind: str, count: int, first: Sequence[str]) -> str:
-    """Returns a sentence on all findings of a kind, with the first examples."""
-    return f"{kind}: {count:,} ({', '.join(first)}{', ...' if count > len(first) else ''})"
+        return tuple(
+            f"{kind}: {count:,} ({', '.join(self._first[kind])}{', ...' if count > _SHOWN else ''})"
+            for kind, count in self._counts.items()
+            if count
+        )
 
 
 @runtime_checkable
@@ -139,6 +144,14 @@ class KnowsSizes(Protocol):
         Raises:
             SampleError: if it cannot be read.
         """
+
+
+@runtime_checkable
+class KnowsTargets(Protocol):
+    """A split that knows the targets of its samples without reading them."""
+
+    def known_targets(self) -> Tensor | None:
+        """Returns the ``targets`` of all samples, [N, ...]; None if they have none."""
 
 
 @runtime_checkable
@@ -194,7 +207,7 @@ class Source(Protocol):
 
 SourceFactory = Callable[..., Source]
 """Called as ``factory(root, decoder, **options)``; options are the recipe's further ``[source]`` keys. It checks their
-values and raises RecipeError, but looks at no file; :func:`make_source` compares them with its annotations. The root is
+values and raises RecipeError, but reads no file; :func:`make_source` compares them with its annotations. The root is
 a Path; one with an attribute ``reads_urls`` that is true also takes a :class:`~mmload.remote.urls.Location`."""
 
 # Types of options; their descriptions say what to use.
@@ -211,6 +224,16 @@ PathOrTable = Annotated[_Text | dict[str, _Text] | None, Meta(description="a pat
 Names = Annotated[list[str] | None, Meta(description="a list of different names")]
 Table = Annotated[dict[str, str] | None, Meta(description="a table of texts")]
 Values = Annotated[dict[str, Any] | None, Meta(description="a table")]
+
+_T = TypeVar("_T")
+
+
+def one_or_more(option: _T | list[_T] | None) -> list[_T]:
+    """Returns the values of an option that takes one or a list of them; none if it is not given."""
+    if option is None:
+        return []
+    return option if isinstance(option, list) else [option]
+
 
 SOURCES: dict[str, str | SourceFactory] = {
     "imagefolder": "mmload.sources.imagefolder:ImageFolderSource",
@@ -272,7 +295,7 @@ def make_source(kind: str, root: Path | Location, decoder: Decoder, options: Map
     checked_options = {name: checked(value, kinds.get(name, Any), name) for name, value in options.items()}
     try:
         return factory(root, decoder, **checked_options)
-    except (TypeError, ValueError, AttributeError) as error:  # it looks at no file yet, so a value has the wrong type
+    except (TypeError, ValueError, AttributeError) as error:  # it reads no file yet, so a value has the wrong type
         raise RecipeError(f"source {kind} cannot take one of its options ({error}): {dict(options)!r:.200}") from error
 
 
@@ -300,8 +323,7 @@ def find_splits(
         if not is_name(name):
             raise SourceError(f"{name!r:.60} is no name of a split; use letters, digits, _ and -")
         if not len(split):
-            notes = split.notes() if isinstance(split, HasNotes) else ()
-            raise SourceError("; ".join((f"split {name} of {root} has no samples", *notes)))
+            raise SourceError("; ".join((f"split {name} of {root} has no samples", *notes_of(split))))
     return splits
 
 

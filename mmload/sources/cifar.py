@@ -132,8 +132,7 @@ class Cifar10Source:
             from mmload.sources.download import download_cifar
 
             download_cifar(self.edition.name, self._root)
-        missing = [name for name in self.edition.md5 if not (inner / name).is_file()]
-        if missing:
+        if missing := [name for name in self.edition.md5 if not (inner / name).is_file()]:
             raise SourceError(
                 f"{inner} lacks {', '.join(missing)}; give the folder that holds {self.edition.folder}, "
                 "or set download to fetch it"
@@ -154,7 +153,7 @@ class Cifar10Source:
             rows += ((f"{name}/{row}", md5) for row in range(len(labels)))
             odd += () if md5 == self.edition.md5[name] else (name,)
         note = f"not the original {self.edition.name}: the MD5 of {', '.join(odd)} is not the published one"
-        return CifarSplit(classes, torch.cat(images), torch.cat(targets), rows, note if odd else "")
+        return CifarSplit(classes, torch.cat(images), torch.cat(targets), rows, (note,) if odd else ())
 
 
 @dataclass
@@ -181,21 +180,24 @@ class CifarSplit:
         images: uint8 [N, 3, 32, 32].
         targets: int64 [N].
         rows: name of each row, that of its file and its number there, and the file's MD5.
-        note: which files are not the originals, or "".
+        own_notes: a note that names the files that are not the originals, if there are any.
     """
 
     classes: tuple[str, ...]
     images: Tensor
     targets: Tensor
     rows: list[tuple[str, str]]
-    note: str
+    own_notes: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def notes(self) -> tuple[str, ...]:
         """Returns a note that names the files that are not the originals."""
-        return (self.note,) if self.note else ()
+        return self.own_notes
+
+    def known_targets(self) -> Tensor:
+        return self.targets
 
     def id(self, index: int) -> str:
         """Returns the name of the row's file and the row in it."""
@@ -229,7 +231,7 @@ def _text(value: object) -> str:
 def _class_names(names: Any, path: Path) -> tuple[str, ...]:
     if not _are_all(names, str, bytes) or not names:
         raise SourceError(f"{path} has no list of class names")
-    return tuple(_text(name) for name in names)
+    return tuple(map(_text, names))
 
 
 def _rows_of(batch: Mapping[str, Any], labels_key: str, classes: int) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -45,7 +46,7 @@ from mmload.store.checksum import crc32
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 _FILE = re.compile(
     r"(?:(?P<task>[a-z_]+?)(?:_v[\d.]+)?_)?(?P<split>(?P<stem>train|val|valid|validation|test|minival)(?:\d{4})?)\.json"
@@ -129,13 +130,14 @@ class CocoSource:
         """Returns the annotation file of each split."""
         if self._annotations:
             return {name or _split_of(file): self._root / file for name, file in self._annotations.items()}
-        found: dict[str, Path] = {}
-        names = [(path, _FILE.fullmatch(path.name)) for path in sorted((self._root / "annotations").glob("*.json"))]
-        fitting = [(path, match) for path, match in names if match and match["task"] in _PREFIXES[self.task]]
-        usual = [(path, match["stem"]) for path, match in fitting if match["task"] != "lvis"]
-        beside = [(path, path.parent.name) for path in sorted(self._root.glob(f"*/{_BESIDE}"))]
-        chosen = usual or [(path, match["stem"]) for path, match in fitting]
-        for path, name in [*chosen, *(each for each in beside if is_name(each[1]))]:
+        found, folder = dict[str, Path](), self._root / "annotations"
+        matches = filter(None, map(_FILE.fullmatch, sorted(path.name for path in folder.glob("*.json"))))
+        fitting = [match for match in matches if match["task"] in _PREFIXES[self.task]]
+        chosen = [match for match in fitting if match["task"] != "lvis"] or fitting
+        named = [(folder / match.string, match["stem"]) for match in chosen]
+        beside = sorted(self._root.glob(f"*/{_BESIDE}"))
+        named += [(path, path.parent.name) for path in beside if is_name(path.parent.name)]
+        for path, name in named:
             if name in found:
                 raise RecipeError(
                     f"{found[name]} and {path} are both of split {name}; give annotations, a table by split"
@@ -157,7 +159,7 @@ class CocoSource:
             return Path(os.path.relpath(file.parent, self._root)).as_posix()
         match = _FILE.fullmatch(file.name)
         stems = [split] if match is None else [match["split"], match["stem"]]
-        for name in [*(name for stem in stems for name in (stem, f"images/{stem}")), "images"]:
+        for name in chain(*((stem, f"images/{stem}") for stem in stems), ["images"]):
             if (self._root / name).is_dir():
                 return name
         if inner_name(first) is not None and os.path.isfile(self._root / first):
@@ -174,20 +176,21 @@ class CocoSource:
     def _items(self, folder: str, read: AnnotationFile) -> Iterator[Item]:
         """Yields the images; one whose name leads out of the folder has a fault."""
         texts = [image.id for image in read.images if isinstance(image.id, str)]
-        if texts:
-            read.findings.add("ids of images are texts: image_ids are their places in the file", shown(texts[0]))
+        read.findings.add("ids of images are texts: image_ids are their places in the file", *map(shown, texts[:1]))
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
-            names = [(folder, image.file_name), *([(maps, read.maps[place])] if place in read.maps else [])]
-            found = [self._file(*each) for each in names]
-            fault = read.faults.get(place, "")
-            for name, revision in found:
-                if not revision and not fault:
-                    fault = (
-                        f"{read.name_of(image)}: the file name {shown(name)} leaves the folder; name a file in "
-                        f"{self._root / folder}"
-                    )
-            number = place if texts or isinstance(image.id, str) else image.id
+            found = [
+                self._file(folder, image.file_name),
+                *(self._file(maps, name) for name in read.maps.get(place, ())),
+            ]
+            outside = (
+                f"{read.name_of(image)}: the file name {shown(name)} leaves the folder; name a file in "
+                f"{self._root / folder}"
+                for name, revision in found
+                if not revision
+            )
+            fault = read.faults.get(place) or next(outside, "")
+            number = place if texts else image.id
             size, objects = (image.height, image.width), bytes(read.objects[place])
             about = f"{number} {size} {fault}".encode("utf-8", "surrogatepass")
             revision = f"{' '.join(revision for _, revision in found)} {crc32(objects, crc32(about)):08x}"
@@ -214,7 +217,7 @@ class CocoSplit(ListedSplit):
         ids = tuple(own for own in self._labels if isinstance(own, int))
         self._record = ObjectsRecord(
             category_ids=ids if len(ids) == len(names) else (),
-            **(_keypoints(read.categories) if source.task == "keypoints" else {}),
+            **_keypoints(read.categories),
         )
         notes = read.notes() + notes_on_flip(self._record)
         super().__init__(Path(source.root), source.decoder, items, tuple(names), notes, boxes=True)
@@ -224,7 +227,7 @@ class CocoSplit(ListedSplit):
         """Returns the numbers of the categories, and the names and pairs of keypoints."""
         return self._record
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the number of an image and its objects as lists."""
         import torch
 

@@ -165,7 +165,7 @@ class AnnotationFile:
         images: the images that it lists.
         faults: place of an image -> what is wrong with its record, or first with that of one of its objects.
         objects: lines of the objects of each image, for :func:`objects_in`.
-        maps: place of an image -> name of its map of segments, for the task "panoptic".
+        maps: place of an image -> name of its map of segments, if there is one, for the task "panoptic".
         left_out: place of an image -> ids of crowds that were left out.
         categories: ordered by id, numbers before texts.
         used: ids of categories that an annotation names.
@@ -190,7 +190,7 @@ class AnnotationFile:
         self._places: dict[Key, int] = {}
         self._read_images(_listed(file.images))
         self.objects = [bytearray() for _ in self.images]
-        self.maps: dict[int, str] = {}
+        self.maps: dict[int, list[str]] = {}
         self.left_out: dict[int, list[Any]] = defaultdict(list)
         self.used: set[Key] = set()
         self._owners: dict[Key, int] = {}  # id of an object -> image of the last one that has it
@@ -270,7 +270,7 @@ class AnnotationFile:
                 self._add_fault(number, raw, error)
                 continue
             if isinstance(each, Panoptic) and each.image_id in self._places:
-                self.maps[self._places[each.image_id]] = each.file_name
+                self.maps[self._places[each.image_id]] = [each.file_name]
             for one in each.segments_info if isinstance(each, Panoptic) else [each]:
                 one.image_id = each.image_id
                 self._add(number, one)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,6 @@ from simplejpeg import decode_jpeg, decode_jpeg_header  # type: ignore[import-un
 from mmload.errors import RecipeError
 from mmload.records import checked
 from mmload.store.variable_rows import MAX_PIXELS
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -109,7 +106,7 @@ class Decoder:
         if not all(0 <= level <= 255 for level in self._levels):
             raise RecipeError(f"decode background is {self.background!r:.80}; use {_BACKGROUND}")
 
-    def __call__(self, data: bytes) -> Tensor:
+    def __call__(self, data: bytes) -> npt.NDArray[np.uint8]:
         """Decodes an image file to uint8 [C, H, W], whose memory may be laid out in any order.
 
         Raises:
@@ -117,15 +114,13 @@ class Decoder:
         """
         return self.with_origin(data)[0]
 
-    def with_origin(self, data: bytes) -> tuple[Tensor, bool]:
+    def with_origin(self, data: bytes) -> tuple[npt.NDArray[np.uint8], bool]:
         """Decodes one image file and says whether it is a JPEG of which simplejpeg makes exactly these pixels."""
-        import torch
-
         if not data:
             raise ValueError("the file is empty")
         found = None if self.exif_orient else self._of_sound_jpeg(data)
         pixels = read_with_pillow(data, self._pixels, exif_orient=self.exif_orient) if found is None else found
-        return torch.from_numpy(pixels.transpose(2, 0, 1)), found is not None
+        return pixels.transpose(2, 0, 1), found is not None
 
     def size(self, data: bytes) -> tuple[int, int]:
         """Returns (height, width) of the pixels of an image file, by its header.
@@ -239,7 +234,7 @@ def is_turned(data: bytes) -> bool:
     return False
 
 
-def is_dark_depth(data: bytes, pixels: Tensor) -> bool:
+def is_dark_depth(data: bytes, pixels: npt.NDArray[np.uint8]) -> bool:
     """Returns whether a file is a PNG of 16 bits whose values have 12 bits at most: its pixels are nearly black."""
     is_wide = data.startswith(_PNG) and data[_PNG_DEPTH] == 16
     return is_wide and bool((pixels <= _WHITE_OF_12_BITS).all()) and bool(pixels.any())
@@ -376,6 +371,12 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1a\x45\xdf\xa3", "a video (Matroska or WebM): extract the frames that you need, e.g. with ffmpeg"),
 )
 """Place, bytes in lower case, and name with advice; the first one that a file has is its own."""
+
+
+def check_content(data: bytes) -> None:
+    """Raises ValueError if an annotation is something else than its name says, such as a web page; says what."""
+    if what := describe_content(data):
+        raise ValueError(f"it is {what}")
 
 
 def describe_content(first: bytes) -> str | None:

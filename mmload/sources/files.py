@@ -35,6 +35,8 @@ from mmload.store.checksum import crc32
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mmload.records import FieldValue
+
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's IMG_EXTENSIONS, in any case."""
 
@@ -50,6 +52,9 @@ MAX_AHEAD = 2 * PARALLEL
 MISSING = "missing"
 """Revision of a file that does not exist."""
 
+OBJECT = "object"
+"""Revision of a file in object storage, whose own revision is unknown before it is read."""
+
 _RANGE_BYTES = 2**20  # of a request for what is read of an opened object
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # others, as of a stale handle, are errors
 _NO_IMAGES = frozenset(["", ".txt", ".xml", ".json", ".csv", ".md", ".db", ".ini", ".yaml", ".npy", ".pt", ".cache"])
@@ -61,10 +66,15 @@ def inner_name(name: str) -> str | None:
     return None if plain.startswith(("/", "../")) or plain in ("..", ".") or "\0" in name else plain
 
 
+def is_image_name(name: str) -> bool:
+    """Returns whether a name ends as those of images do."""
+    return name.lower().endswith(EXTENSIONS)
+
+
 def images_among(names: Iterable[str], findings: Findings) -> Iterator[str]:
     """Yields the names that end as images do, and counts the others, unless their ending says that they are none."""
     for name in names:
-        if name.lower().endswith(EXTENSIONS):
+        if is_image_name(name):
             yield name
         elif (ending := posixpath.splitext(name)[1].lower()) not in _NO_IMAGES:
             findings.add(f"files that end in {ending} are not read, convert images among them to .jpg or .png", name)
@@ -112,8 +122,8 @@ class LocalTree:
 
         A link to a folder above it is not followed; torchvision follows it until the path is too long.
         """
-        found = (os.stat(self.place / parent) for parent in PurePath(folder).parents)
-        above = tuple((status.st_dev, status.st_ino) for status in found)  # a link to the root leads to other classes
+        parents = map(self.place.joinpath, PurePath(folder).parents)
+        above = tuple(map(_identity, parents))  # a link to the root leads to other classes
         prefix = len(os.path.join(self.place, ""))
         for parent, names in sorted(self._walk(os.path.join(self.place, folder), above)):
             below = os.path.join(parent, "")[prefix:].replace(os.sep, "/")
@@ -123,8 +133,7 @@ class LocalTree:
     def _walk(self, folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
         """Walks like ``os.walk`` with links followed, but never into a folder that is being walked (``above``)."""
         self._check_once(folder)
-        status = os.stat(folder)
-        here = (status.st_dev, status.st_ino)
+        here = _identity(folder)
         if here in above:
             return
         if len(above) > MOST_DEPTH:
@@ -132,9 +141,19 @@ class LocalTree:
         with os.scandir(folder) as found:
             entries = list(found)
         yield folder, [entry.name for entry in entries if not _is_folder(entry)]
-        for entry in entries:
-            if _is_folder(entry):
-                yield from self._walk(entry.path, (*above, here))
+        for entry in filter(_is_folder, entries):
+            yield from self._walk(entry.path, (*above, here))
+
+    def inner(self, name: str) -> str:
+        """Returns a name in its plain form, or one that leads out of the folder as it is.
+
+        Raises:
+            ValueError: if it leads out of the folder, and that is not allowed.
+        """
+        plain = name if self._allow_outside else inner_name(name)
+        if plain is None or "\0" in plain:
+            raise ValueError(f"the path {name!r:.80} leaves {self.place}; set allow_outside to follow it")
+        return plain
 
     def read(self, name: str) -> bytes:
         """Reads a file that describes others."""
@@ -218,6 +237,12 @@ class LocalTree:
         return os.path.realpath(self.root)
 
 
+def _identity(path: str | Path) -> tuple[int, int]:
+    """Returns what tells one folder from another, whatever names lead to it."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Returns whether an entry is a folder or a link to one; a link that leads back to itself counts as a file.
 
@@ -256,7 +281,6 @@ class RemoteFiles:
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}  # in order, and each once
         self._coming: dict[str, Future[bytes]] = {}
-        self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFiles, (self.base,)
@@ -279,6 +303,21 @@ class RemoteFiles:
         """Yields the names of all objects below a prefix, in the order of :meth:`LocalTree.files`."""
         yield from sorted((found.name for found in self._below(folder)), key=posixpath.split)
 
+    def inner(self, name: str) -> str:
+        """Returns a name in its plain form; raises ValueError if it leads out of the URL."""
+        plain = inner_name(name)
+        if plain is None:
+            raise ValueError(f"the path {name!r:.80} leaves {self}; name an object below it")
+        return plain
+
+    def find(self, *names: str) -> tuple[str, str]:
+        """Returns the first of some names, and a revision that is the same for all objects: none is looked for."""
+        return names[0], OBJECT
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns no notes, as no object is found under another name."""
+        return ()
+
     def open(self, name: str) -> BinaryIO:
         """Opens an object, whose bytes are fetched as they are read."""
         return io.BufferedReader(_Ranges(self._objects, name), _RANGE_BYTES)
@@ -289,7 +328,8 @@ class RemoteFiles:
 
     def revision(self, name: str) -> str:
         """Returns size, and entity tag or time of the last change, or :data:`MISSING`."""
-        found = self._found[self._place(name) :][:1]
+        place = self._place(name)
+        found = self._found[place : place + 1]
         return found[0].revision if found and found[0].name == name else MISSING
 
     def _below(self, folder: str) -> list[Found]:
@@ -339,8 +379,11 @@ class RemoteFiles:
             name = next(iter(self._wanted))
             del self._wanted[name]
             if name not in self._coming:
-                self._pool = self._pool or ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
                 self._coming[name] = self._pool.submit(self._get, name)
+
+    @lazy_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(PARALLEL, thread_name_prefix="mmload-source")
 
     def _get(self, name: str) -> bytes:
         name, start, size = _parts(name)
@@ -454,13 +497,13 @@ class SampleFiles:
 
     def image(
         self, name: str, decoder: Decoder, *, boxes: bool = False
-    ) -> tuple[Tensor, bytes | None, Mapping[str, int]]:
+    ) -> tuple[FieldValue, bytes | None, Mapping[str, int]]:
         """Reads and decodes an image; one with ``boxes`` should have no orientation that is not applied.
 
         Of a ``.pt`` file it reads the tensor, with ``weights_only``: a plain dense one.
 
         Returns:
-            Pixels, uint8 [C, H, W]; the file itself if it is a JPEG of these pixels, else None; and losses.
+            Pixels, an array uint8 [C, H, W]; the file itself if it is a JPEG of these pixels, else None; and losses.
         """
         data = self.read(name)
         if is_tensor(name):

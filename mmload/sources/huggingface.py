@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, UsageError, choices
 from mmload.runtime.files import read_regular
-from mmload.sources import TIME_MARK, Table, Text
+from mmload.sources import TIME_MARK, Table, Text, one_or_more
 from mmload.sources.decode import Decoder
 from mmload.sources.files import MOST_BYTES, SampleFiles
 from mmload.sources.listed_split import Item, Listing, ValuesSplit, check_same_classes, value_at
@@ -53,7 +53,9 @@ class HuggingFaceSource:
     root: str | Path
     decoder: Decoder
     _: KW_ONLY
-    split: Annotated[str | list[str] | None, Meta(description="a split, or a list of them")] = None
+    split: Annotated[
+        str | Annotated[list[str], Meta(min_length=1)] | None, Meta(description="a split, or a list of them")
+    ] = None
     name: Text = None
     fields: Table = None
     box_format: Annotated[
@@ -82,22 +84,24 @@ class HuggingFaceSource:
         """Yields each split and its dataset."""
         import datasets
 
-        root = str(self.root)
-        wanted = [self.split] if isinstance(self.split, str) else self.split
+        root, wanted = str(self.root), one_or_more(self.split)
         try:
             if any((Path(root) / file).is_file() for file in ("dataset_dict.json", "state.json")):
-                found = datasets.load_from_disk(root)
-                found = found if isinstance(found, dict) else {"train": found}
-                for name in found if wanted is None else wanted:
-                    yield name, found[name]
+                found = _by_split(datasets.load_from_disk(root), "train")
+                yield from ((name, found[name]) for name in wanted or found)
                 return
             files = {"path": "parquet", "data_files": root} if root.endswith(".parquet") else {"path": root}
-            for split in [None] if wanted is None else wanted:
+            every: list[str | None] = [*wanted] or [None]
+            for split in every:
                 found = datasets.load_dataset(**files, name=self.name, split=split)
-                yield from found.items() if isinstance(found, dict) else [(re.split(r"\W", str(split))[0], found)]
+                yield from _by_split(found, re.split(r"\W", str(split))[0]).items()
         except Exception as error:  # it raises nearly anything
             reason = " ".join(str(error.__cause__ or error).split())[:300]
             raise SourceError(f"datasets cannot open {root} ({type(error).__name__}: {reason})") from error
+
+
+def _by_split(found: Any, split: str) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {split: found}
 
 
 class _Row:
@@ -139,13 +143,13 @@ class HuggingFaceSplit(ValuesSplit):
                 f"{fields['boxes']} are boxes; say how they are written: --set box_format=xywh (a corner, width "
                 "and height, as in COCO), xyxy or cxcywh"
             )
-        masks = [column for field, column in fields.items() if field == "masks" and column in pictures]
+        masks = [fields["masks"]] if fields.get("masks") in pictures else []
         self._pictures, self._format = [fields["images"], *masks], source.box_format
         used = set(fields.values())
         columns = sorted({column.split(".")[0] for column in used})
         self._dataset = dataset.select_columns(columns).with_format("arrow")  # pictures stay encoded
         of_classes = (leaves[fields[field]] for field in ("targets", "labels") if field in fields)
-        names = next((class_names_of(feature) for feature in of_classes), ())
+        names = next(map(class_names_of, of_classes), ())
         notes = f"columns that are not stored: {', '.join(sorted(leaves.keys() - used))}; name those to store in fields"
         times = " ".join(f"{TIME_MARK}{os.stat(file['filename']).st_mtime_ns}" for file in dataset.cache_files)
         files = (*self._pictures, _VALUES)

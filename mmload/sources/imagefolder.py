@@ -18,9 +18,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from mmload.errors import SampleError, SourceError, counted
 from mmload.remote.urls import Location
-from mmload.sources import FilePath, Findings, Fraction, Names, Seed, finding_note
+from mmload.sources import FilePath, Findings, Fraction, Names, Seed
 from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
@@ -28,6 +30,7 @@ from mmload.sources.files import (
     SampleFiles,
     Tree,
     images_among,
+    is_image_name,
     tree_of,
 )
 from mmload.sources.listed_split import (
@@ -35,14 +38,14 @@ from mmload.sources.listed_split import (
     Item,
     ListedSplit,
     Listing,
-    check_names,
     check_same_classes,
+    checked_names,
     with_held_out,
 )
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 
 _OF_PROGRAMS = (".", "__", "@", "$", "System Volume", "lost+found")  # how folders begin that programs make
@@ -102,7 +105,7 @@ class ImageFolderSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_names("split_folders", self.split_folders or None, is_name)
+        checked_names("split_folders", self.split_folders or None, is_name)
         self._tree = tree_of(self.root, self.allow_outside)
 
     def splits(self) -> Mapping[str, ImageFolderSplit]:
@@ -146,23 +149,21 @@ class ImageFolderSource:
         lines = self._tree.read(file).decode("utf-8-sig", "replace").splitlines()
         parts = (line.partition(sign) for sign in " ,\t" for line in lines)
         table = {folder: name.strip() for folder, _, name in parts if name.strip()}
-        missing = next((folder for folder in folders if folder not in table), None)
-        if missing is not None:
+        if missing := sorted(set(folders).difference(table)):
             raise SourceError(
-                f"{file} has no name for the class folder {missing!r}; write a line of it, a comma, and the name"
+                f"{file} has no name for the class folder {missing[0]!r}; write a line of it, a comma, and the name"
             )
-        counts = Counter(table[folder] for folder in folders)
+        counts = Counter(map(table.__getitem__, folders))
         return tuple(f"{name} ({folder})" if counts[name := table[folder]] > 1 else name for folder in folders)
 
     def _labeled(self, folder: str, classes: tuple[str, ...], table: str, labels: dict[str, str]) -> ImageFolderSplit:
         """Returns the images below a folder with the classes in a table, ordered as if they lay in class folders."""
         indices, files = {name: index for index, name in enumerate(classes)}, []
-        for name in self._tree.files(folder):
-            if name.lower().endswith(EXTENSIONS):
-                label = labels.get(posixpath.splitext(posixpath.basename(name))[0], "")
-                if label not in indices:
-                    raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
-                files.append(self._item(name, indices[label]))
+        for name in filter(is_image_name, self._tree.files(folder)):
+            label = labels.get(posixpath.splitext(posixpath.basename(name))[0], "")
+            if label not in indices:
+                raise SourceError(f"{table} gives {name} the class {label!r:.60}, which train does not have")
+            files.append(self._item(name, indices[label]))
         listing = Listing(Item, sorted(files, key=lambda file: (file.own, file.files)))
         return ImageFolderSplit(self._tree.place, self.decoder, listing, classes, (f"classes are those in {table}",))
 
@@ -180,10 +181,11 @@ class ImageFolderSource:
                 "images without classes, use a source of kind coco, yolo or list; if they are classes, add "
                 "--set split_folders=[]"
             )
-        beside = sorted(folders - set(names) - ({"val"} if flat else set()))
-        if not names or not beside:
-            return names, ()
-        return names, (finding_note("folders that are not splits are not read", len(beside), beside[:5]),)
+        if not names:
+            return [], ()
+        findings, validation = Findings(), {"val"} if flat else set()
+        findings.add("folders that are not splits are not read", *sorted(folders.difference(names, validation)))
+        return names, findings.notes()
 
     def _scan(self, split: str) -> ImageFolderSplit:
         folder = self._tree.display_name(split)
@@ -202,18 +204,16 @@ class ImageFolderSource:
                 f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
                 "set allow_empty to keep classes without images"
             )
-        for name in self._tree.names(split, of_files=True):
-            if name.lower().endswith(EXTENSIONS):
-                findings.add("images beside the class folders are left out", name)
+        beside = filter(is_image_name, self._tree.names(split, of_files=True))
+        findings.add("images beside the class folders are left out", *beside)
+        findings.add("classes without images", *empty)
+        hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]  # torchvision accepts them
+        findings.add("classes that are named as folders that programs make, and may be none", *hidden)
         notes = findings.notes()
-        if empty:
-            notes += (f"{counted(len(empty), 'class', 'classes')} without images: {', '.join(empty[:5])}",)
         if len(classes) == 1 and self._tree.names(posixpath.join(split, classes[0])):
             notes += (
                 f"all images are of one class, {classes[0]}; if its folders are classes or splits, give it as ROOT",
             )
-        if hidden := [name for name in classes if name.startswith(_OF_PROGRAMS)]:  # torchvision accepts them
-            notes += (f"{', '.join(hidden[:5])} may not be a class: programs name their own folders like that",)
         return ImageFolderSplit(self._tree.place, self.decoder, files, classes, notes)
 
     def _images(self, split: str, classes: Sequence[str], counts: list[int], findings: Findings) -> Iterator[Item]:
@@ -233,11 +233,9 @@ class ImageFolderSplit(ListedSplit):
     is_renamed = False
     """Whether classes are named otherwise than their folders."""
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the class as ``targets`` int64 []."""
-        import torch
-
-        return Beside({"targets": torch.tensor(self.items[index].own, device="cpu")})
+        return Beside({"targets": np.array(self.items[index].own)})
 
 
 def _other_kind(tree: Tree) -> str:
@@ -246,10 +244,10 @@ def _other_kind(tree: Tree) -> str:
     with suppress(OSError):
         for folder in ("", *tree.names("")[:_LOOKED_INTO]):
             names += tree.names(folder, of_files=True)
-    if any(name.lower().endswith(EXTENSIONS) for name in names):
+    if any(map(is_image_name, names)):
         return ""
     for (kind, what), endings in _OTHER_KINDS.items():
-        if root.endswith(endings) or any(name.endswith(endings) for name in names):
+        if any(name.endswith(endings) for name in (root, *names)):
             return f"{root} holds {what}, and no class folders of images: mmload build {kind} {shlex.quote(root)} OUT"
     return ""
 

@@ -11,13 +11,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import filterfalse
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TextIO
 
+import msgspec
 import numpy as np
 
 from mmload.errors import SourceError, naming
 from mmload.remote.urls import Location
+from mmload.sources import one_or_more
 from mmload.sources.annotation_values import read_integer
 from mmload.sources.listed_split import Listing
 
@@ -34,6 +37,8 @@ MAX_CLASSES = 1_000_000
 """Larger class numbers are refused as a mistake."""
 
 COLUMNS = ("path", "label", "split", "id", "mask")
+_OWN_NAMES = dict(zip(COLUMNS, COLUMNS, strict=True))
+_KINDS = (str | None, str | int | None, str | None)  # of split, id and mask
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
@@ -41,8 +46,10 @@ _NUMBER = re.compile(r"[+-]?[0-9]{0,18}\.?[0-9]{1,18}([eE][+-]?[0-9]{1,2})?")
 _EXACT = 2**53  # float64 holds all integers below
 _LONGEST_CELL = 2**27
 
-_BETWEEN = ("|", ";")
-"""Separators of several labels; commas also occur in class names."""
+_SEVERAL = re.compile(r"^[\[{]|[|;]")
+"""Signs of several labels in one text; commas also occur in class names."""
+
+_AS_PEOPLE_WRITE = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?\s*%?")  # numbers
 
 _MISSING = frozenset(("", "?", "-", "n/a", "na", "<na>", "nan", "nat", "none", "null", "undefined"))
 """Common spellings of a missing label."""
@@ -84,55 +91,46 @@ def read_rows(
         SourceError: if it is no such list; names the line.
     """
     suffix = PurePosixPath(str(path)).suffix
-    if suffix.lower() not in _NEWLINES:
+    if suffix.lower() not in _READERS:
         raise SourceError(f"the list {path} ends in {suffix!r}; use .csv, .jsonl, or .json for an ID list")
+    newline, rows_in = _READERS[suffix.lower()]
     try:
         content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise SourceError(f"the list {path}, line {line}, is not UTF-8 text ({error.reason})") from error
-    file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=_NEWLINES[suffix.lower()])
-    if suffix.lower() == ".json":
-        rows = Listing(ListRow, _ids(file, str(path)))
-    else:
-        records = (_csv if suffix.lower() == ".csv" else _json_lines)(file, str(path))
-        rows = Listing(ListRow, (_row(record, columns, several, str(path), line) for line, record in records))
+    file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline=newline)
+    rows = Listing(ListRow, rows_in(file, str(path), columns, several))
     if not rows:
         raise SourceError(f"the list {path} has no rows")
     return rows
 
 
-_NEWLINES = {".csv": "", ".jsonl": "\n", ".ndjson": "\n", ".json": None}
-"""Ending of a list -> how its lines end, as for :func:`open`."""
-
-
-def _csv(file: TextIO, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields the number of each line, and its cells by column."""
+def _csv(file: TextIO, path: str, columns: Mapping[str, str], several: bool) -> Iterator[ListRow]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # 128 KiB by default, as masks in Kaggle's exceed
     reader = csv.reader(file, strict=True)
     try:
-        header = [name.strip() for name in next(reader, [])]
+        header = list(map(str.strip, next(reader, [])))
         if len(set(header)) != len(header):
             raise SourceError(f"{path}: two columns of its first line have the same name")
-        for cells in reader:
-            if len(cells) not in (0, len(header)):
+        for cells in filter(None, reader):  # empty lines have no cells
+            if len(cells) != len(header):
                 raise SourceError(
                     f"{path}, line {reader.line_num} has {len(cells)} cells, the first line {len(header)}"
                 )
-            if cells:
-                yield reader.line_num, dict(zip(header, (cell.strip() or None for cell in cells), strict=True))
+            record = dict(zip(header, (cell.strip() or None for cell in cells), strict=True))
+            yield _row(record, columns, several, path, reader.line_num)
     except csv.Error as error:
         raise SourceError(f"{path}, line {reader.line_num} is not CSV ({error})") from error
 
 
-def _json_lines(file: TextIO, path: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields the number of each line, and the table in it."""
+def _json_lines(file: TextIO, path: str, columns: Mapping[str, str], several: bool) -> Iterator[ListRow]:
     for number, line in enumerate(file, 1):
         if line.strip():
             record = _json(line, where := f"{path}, line {number}")
             if not isinstance(record, dict):
                 raise SourceError(f'{where} is not a JSON object, such as {{"path": "a.jpg", "label": "cat"}}')
-            yield number, record
+            yield _row(record, columns, several, path, number)
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -153,8 +151,8 @@ def _json(text: str, where: str) -> Any:
 
 
 def _row(record: Mapping[str, Any], columns: Mapping[str, str], several: bool, list_: str, line: int) -> ListRow:
-    names = {column: columns.get(column, column) for column in COLUMNS}
-    path, label, split, sample, mask = (record.get(name) for name in names.values())
+    names = {**_OWN_NAMES, **columns}
+    path, label, split, sample, mask = map(record.get, names.values())
     where = f"{list_}, line {line}"
     for column in ["path", *([] if names["mask"] in record else ["label"]), *columns]:
         if names[column] not in record:
@@ -163,9 +161,8 @@ def _row(record: Mapping[str, Any], columns: Mapping[str, str], several: bool, l
                 f'as in columns={{{column}="..."}}'
             )
     if not isinstance(path, str) or not path:
-        got = "empty" if path in (None, "") else f"{path!r:.60}"
-        raise SourceError(f"{where}: path is {got}, expected the name of a file")
-    if not all(isinstance(text, str | None) for text in (split, mask)) or not isinstance(sample, str | int | None):
+        raise SourceError(f"{where}: path is {_got(path)}, expected the name of a file")
+    if not all(map(isinstance, (split, sample, mask), _KINDS)):
         raise SourceError(
             f"{where}: split is {split!r:.60}, id is {sample!r:.60}, mask is {mask!r:.60}, expected texts"
         )
@@ -183,23 +180,38 @@ def _label(label: Any, where: str) -> Label:
     if all(isinstance(part, int | float) and abs(part) < MAX_NUMBER for part in parts):
         one = int(label) if isinstance(label, bool) else label
         return [float(part) for part in parts] if is_list else one
-    got = "empty" if label is None else f"{label!r:.60}"
-    raise SourceError(f"{where}: label is {got}, expected a class, a number, or a list of classes or numbers")
+    raise SourceError(f"{where}: label is {_got(label)}, expected a class, a number, or a list of classes or numbers")
 
 
-def _ids(file: TextIO, path: str) -> Iterator[ListRow]:
+def _got(value: object) -> str:
+    return "empty" if value in (None, "") else f"{value!r:.60}"
+
+
+class _IdList(msgspec.Struct):
+    partition: dict[str, list[str | int]]
+    labels: dict[str, Any]
+
+
+def _ids(file: TextIO, path: str, *_: object) -> Iterator[ListRow]:
     body = _json(file.read(), path)
-    partition, labels = (body.get(key) if isinstance(body, dict) else None for key in ("partition", "labels"))
-    if not isinstance(partition, dict) or not isinstance(labels, dict):
-        raise SourceError(f'{path} is not an ID list: {{"partition": {{"train": [id, ...]}}, "labels": {{id: label}}}}')
-    for split, ids in partition.items():
-        if not isinstance(ids, list):
-            raise SourceError(f"{path}: partition {split!r} is not a list of ids")
+    form = '{"partition": {"train": [id, ...]}, "labels": {id: label}}'
+    with naming(f"{path} is not an ID list, {form}: ", to=SourceError):
+        found = msgspec.convert(body, _IdList)
+    for split, ids in found.partition.items():
         for sample in ids:
             where = f"{path}, id {sample!r:.60} of {split!r}"
-            if not isinstance(sample, str | int) or str(sample) not in labels:
+            if str(sample) not in found.labels:
                 raise SourceError(f"{where} has no label")
-            yield ListRow(str(sample), _label(labels[str(sample)], where), split, str(sample), None, path)
+            yield ListRow(str(sample), _label(found.labels[str(sample)], where), split, str(sample), None, path)
+
+
+_READERS: Mapping[str, tuple[str | None, Callable[[TextIO, str, Mapping[str, str], bool], Iterator[ListRow]]]] = {
+    ".csv": ("", _csv),
+    ".jsonl": ("\n", _json_lines),
+    ".ndjson": ("\n", _json_lines),
+    ".json": (None, _ids),
+}
+"""Ending of a list -> how its lines end, as for :func:`open`, and what reads its rows."""
 
 
 class Targets(NamedTuple):
@@ -218,7 +230,7 @@ class Targets(NamedTuple):
     several: bool = False
 
 
-def targets_of(rows: Rows, classes: tuple[str, ...] | None, separator: str | None = None) -> Targets:
+def targets_of(rows: Rows, classes: tuple[str, ...], separator: str | None = None) -> Targets:
     """Returns the meaning of the labels of a list; without class names, the labels' own are sorted.
 
     Class names and integers are classes, and so are lists of names and texts with a ``separator`` between several;
@@ -238,7 +250,7 @@ def targets_of(rows: Rows, classes: tuple[str, ...] | None, separator: str | Non
         if isinstance(value, float) and not abs(value) < MAX_NUMBER:
             raise SourceError(f"{row.where}: label {row.label!r:.60} is over 3e38, what float32 holds")
     if first == "missing":
-        return Targets(_unchanged, classes or ())
+        return Targets(_unchanged, classes)
     if first == "text":
         return _by_names(rows, classes, lambda label: [label])
     if first == "an integer":
@@ -252,27 +264,25 @@ def _are_names(label: object) -> bool:
 
 def _names_in(label: Any, separator: str | None) -> list[str]:
     """Returns the names in a label of several; raises ValueError if it is a number."""
-    if isinstance(label, str) and separator:
-        label = label.split(separator)
-    names = [label] if isinstance(label, str) else [] if label is None else label
-    if names != [] and not _are_names(names):
+    names = label.split(separator) if isinstance(label, str) and separator else one_or_more(label)
+    if not all(isinstance(name, str) for name in names):
         raise ValueError(f"label {label!r:.60} is {_kind(label)}, others are names of classes")
     return [name.strip() for name in names if name.strip()]
 
 
 def _by_names(
-    rows: Rows, classes: tuple[str, ...] | None, names_in: Callable[[Any], list[str]], several: bool = False
+    rows: Rows, classes: tuple[str, ...], names_in: Callable[[Any], list[str]], several: bool = False
 ) -> Targets:
     """Returns the meaning of labels that are names of classes: one each, or several, or none."""
-    found, known = set[str](), frozenset(classes or ())
+    found, known = set[str](), frozenset(classes)
     for row in rows:
         with naming(f"{row.where}: ", to=SourceError):
             own = names_in(row.label)
-        if classes is not None and not known.issuperset(own):
+        if known and not known.issuperset(own):
             odd = min(set(own) - known)
             raise SourceError(f"{row.where}: {odd!r:.60} is not one of the classes: {', '.join(classes[:20])}")
         found.update(own)
-    names = tuple(sorted(found)) if classes is None else classes
+    names = classes or tuple(sorted(found))
     if not names:
         raise SourceError(f"no row of {rows[0].list} has a label; give classes, or leave separator out")
     indices = {name: index for index, name in enumerate(names)}
@@ -306,9 +316,9 @@ def _kind(label: Label | None) -> str:
     return {str: "text", int: "an integer", type(None): "missing"}.get(type(label), "a number")
 
 
-def _by_number(rows: Rows, number: Callable[[Any], Any], classes: tuple[str, ...] | None) -> Targets:
+def _by_number(rows: Rows, number: Callable[[Any], Any], classes: tuple[str, ...]) -> Targets:
     """Returns the meaning of labels that are numbers of classes."""
-    limit = MAX_CLASSES if classes is None else len(classes)
+    limit = len(classes) or MAX_CLASSES
     used = set[int]()
     for row in rows:
         target = number(row.label)
@@ -316,9 +326,9 @@ def _by_number(rows: Rows, number: Callable[[Any], Any], classes: tuple[str, ...
             raise SourceError(f"{row.where}: class number {target} is not in 0 to {limit - 1}")
         used.add(target)
     written, notes = rows[0].label, tuple[str, ...]()
-    if isinstance(written, float) or "." in str(written):
+    if not _INTEGER.fullmatch(str(written)):
         notes = (f"all labels are integral numbers, such as {written!r}: they are read as numbers of classes",)
-    if classes is not None:
+    if classes:
         return Targets(number, classes, notes)
     names = tuple(map(str, range(max(used) + 1)))
     if empty := set(range(len(names))) - used:
@@ -335,7 +345,7 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         parts = re.split(r"[,\s]+", name.strip(" []{}"))
         are_labels = len(parts) > 1 and all(part in all_names or part.isdecimal() for part in parts)
-        if are_labels or name.startswith(("[", "{")) or any(sign in name for sign in _BETWEEN):
+        if are_labels or _SEVERAL.search(name):
             yield (
                 f"{name!a:.60} is one class, as a text is one label; for several labels add --set separator='|', or "
                 "write JSON Lines with a list of names"
@@ -344,8 +354,8 @@ def _notes_on_names(names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if name.strip().casefold() in _MISSING:
             yield f"{name!a} is a class of its own; if it stands for a missing label, remove its rows from the list"
-    if all(re.fullmatch(r"[+-]?[0-9]+([.,][0-9]+)?\s*%?", name) for name in names):  # numbers as people write them
+    if all(map(_AS_PEOPLE_WRITE.fullmatch, names)):
         yield f"labels such as {names[0]!a:.60} are class names; for numbers to predict write them as 3.5 or 0.5"
-    odd = [name for name in names if not _NUMBER.fullmatch(name)]
+    odd = list(filterfalse(_NUMBER.fullmatch, names))
     if len(odd) == 1 and len(names) > 2:
         yield f"labels are class names and not numbers, because {odd[0]!a:.60} is not a number; all others are"

@@ -13,27 +13,27 @@ import marshal
 import unicodedata
 from abc import ABC, abstractmethod
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, counted, naming, one_line
 from mmload.lazy import lazy_property
-from mmload.records import Sample
+from mmload.records import Sample, dtype_name
 from mmload.runtime.files import read_regular
-from mmload.sources import HasNotes, SourceSplit, Splittable
+from mmload.sources import SourceSplit, Splittable, notes_of
 from mmload.sources.decode import Decoder
 from mmload.sources.files import Place, RemoteFiles, SampleFiles, local_root
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from mmload.records import FieldValue
     from mmload.sources.schema import Schema
 
 _RANK = np.dtype([("high", ">u8"), ("low", ">u8")])
@@ -45,11 +45,12 @@ class Listing(Generic[T]):
     """Named tuples of texts, numbers, None or lists of these, by number. Picklable, and read by any threads at once.
 
     They are one array of bytes, in which a million samples take about 90 MB. A lone surrogate, as in a file name that
-    is not UTF-8, stays.
+    is not UTF-8, stays. The row that was taken last is kept, as id and revision of a sample are asked for in turn.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:
         self._kind, self._packed, self._ends = kind, bytearray(), array("q", [0])
+        self._last: tuple[int | None, Any] = None, None
         for row in rows:
             self._packed += marshal.dumps(tuple(row))
             self._ends.append(len(self._packed))
@@ -62,7 +63,11 @@ class Listing(Generic[T]):
         return len(self._ends) - 1
 
     def __getitem__(self, index: int) -> T:
-        return self._kind(*marshal.loads(self._packed[self._ends[index] : self._ends[index + 1]]))
+        last, row = self._last  # at once, as another thread may set it
+        if last != index:
+            row = self._kind(*marshal.loads(self._packed[self._ends[index] : self._ends[index + 1]]))
+            self._last = index, row
+        return cast(T, row)
 
     def __iter__(self) -> Iterator[T]:
         return map(self.__getitem__, range(len(self)))
@@ -77,12 +82,18 @@ def check_same_classes(named: Mapping[str, tuple[str, ...]], advice: str) -> Non
             raise SourceError(f"{name} and {first} have different classes ({', '.join(odd[:5])}); {advice}")
 
 
-def check_names(option: str, names: object, is_valid: Callable[[str], object] = str.strip) -> None:
-    """Raises RecipeError unless an option is None or a list of different valid names, by default such as not blank."""
-    if names is not None and (
-        not isinstance(names, list) or not names or not all(map(is_valid, names)) or len(set(names)) < len(names)
-    ):
+def checked_names(
+    option: str, names: list[str] | None, is_valid: Callable[[str], object] = str.strip
+) -> tuple[str, ...]:
+    """Returns the names in an option, () if it is not given.
+
+    Raises:
+        RecipeError: unless they are different and valid, by default not blank.
+    """
+    found = tuple(names or ())
+    if names == [] or not all(map(is_valid, found)) or len(set(found)) < len(found):
         raise RecipeError(f"{option} is {names!r:.80}; write a list of different names")
+    return found
 
 
 def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -98,7 +109,7 @@ def held_out(samples: Iterable[tuple[str, Hashable]], fraction: float, seed: int
         digests += hashlib.blake2b(f"{seed}\0{sample}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
     stratum_of, rank = np.frombuffer(strata, np.int64), np.frombuffer(digests, _RANK)
     sizes = np.bincount(stratum_of)
-    shares = np.array([min(max(1, round(fraction * size)), size - 1) for size in sizes.tolist()], np.int64)
+    shares = np.minimum(np.rint(fraction * sizes).clip(1), sizes - 1).astype(np.int64)
     order = np.lexsort((rank["low"], rank["high"], stratum_of))
     places = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # in its stratum, of the ordered
     taken = np.zeros(len(order), np.bool_)
@@ -157,12 +168,12 @@ class Item(NamedTuple):
 class Beside(NamedTuple):
     """What a row has beside its image: fields, losses of the sample, and the names of fields that are lists."""
 
-    fields: Mapping[str, Tensor]
+    fields: Mapping[str, FieldValue]
     losses: Mapping[str, int] = {}
     lists: frozenset[str] = frozenset()
 
 
-def size_of(image: Tensor) -> tuple[int, int]:
+def size_of(image: FieldValue) -> tuple[int, int]:
     """Returns (height, width) of an image [C, H, W]; raises ValueError if a tensor is none."""
     if image.ndim != 3:
         raise ValueError(f"it is a tensor of {list(image.shape)}, and no image, which its mask or boxes need")
@@ -255,7 +266,7 @@ class ListedSplit(ABC):
         return self.reader(index).size(self.files(index)[0], self.decoder)
 
     @abstractmethod
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns what the row of a sample has beside its image, uint8 [C, H, W].
 
         Raises:
@@ -270,7 +281,7 @@ class ListedSplit(ABC):
         """
         files = self.reader(index)
         pixels, jpeg, losses = files.image(self.files(index)[0], self.decoder, boxes=self._boxes)
-        size = size_of(pixels) if str(pixels.dtype) == "torch.uint8" and pixels.ndim == 3 else None
+        size = size_of(pixels) if dtype_name(pixels.dtype) == "uint8" and pixels.ndim == 3 else None
         with files.naming():
             fields, more, lists = self.beside(index, files, pixels)
         fields = {"features" if size is None else "images": pixels, **fields}
@@ -336,12 +347,12 @@ class ValuesSplit(ListedSplit):
             samples = samples or [self.values(0, self.reader(0))]
         return Schema(samples, self.decoder, {name: name for name in self.fields})
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         if self.schema is None:
             return Beside({})
         from mmload.sources.schema import check_classes
 
-        fields = self.schema(self.values(index, files), image)
+        fields = self.schema(self.values(index, files), {"images": image})
         check_classes(fields, self.classes)
         return Beside(fields, {}, frozenset(self.schema.lists))
 
@@ -424,8 +435,12 @@ class Entry(NamedTuple):
 
 def listed(sample: str) -> str:
     """Returns a sample's name as a list has it: in one line, without tabs, and never like a comment."""
-    name = sample if sample.isprintable() else one_line(sample)
+    name = _in_one_line(sample)
     return _ESCAPED + name[1:] if _is_comment(name) else name
+
+
+def _in_one_line(name: str) -> str:
+    return name if name.isprintable() else one_line(name)  # which looks at each character
 
 
 def originals_of(name: str) -> list[str]:
@@ -474,7 +489,7 @@ def entries_in(text: str, path: str | Path) -> list[Entry]:
                 "between them"
             )
         name, reason, split = *fields, *[""] * (3 - len(fields))
-        entries.append(Entry(number, name if name.isprintable() else one_line(name), reason, split.strip()))
+        entries.append(Entry(number, _in_one_line(name), reason, split.strip()))
     return entries
 
 
@@ -506,64 +521,77 @@ def remaining_splits(
             become empty.
     """
     entries = [] if file is None else read_entries(file)
-    wanted = set[str]().union(*excluded.values(), *before.values())
-    found = _indices(splits, wanted, {entry.name for entry in entries})
-    lost = {name: sorted(set(ids).difference(found.get(name, ()))) for name, ids in before.items()}
-    gone = {name: ids for name, ids in lost.items() if ids}
-    every = {name: [*excluded.get(name, ()), *before.get(name, ())] for name in {*excluded, *before}}
-    for name, ids in excluded.items():
-        _check_there(name, set(ids).difference(found.get(name, ()), gone.get(name, ())), splits)
-    of_found, of_gone = _by_name(found), _by_name(gone)
+    wanted, known = _pairs(excluded), _pairs(before)
+    found = _indices(splits, wanted | known, {entry.name for entry in entries})
+    gone = known.difference(found)
+    if missing := wanted.difference(found, gone):
+        _raise_missing(*min(missing), splits)
+    chosen, of_found, of_gone = wanted | known, _by_name(found), _by_name(gone)
     for entry in entries:
         there = _meant(entry, of_found)
         if there or not _meant(entry, of_gone):
             _check_is_one(entry, there, f"{file}, line {entry.line}: {entry.name!r}", splits)
-            every.setdefault(there[0][0], []).append(there[0][1])
-    left_out = {
-        name: {index for sample in every.get(name, ()) for index in ids.get(sample, ())} for name, ids in found.items()
-    }
-    return {name: _without(name, split, left_out[name]) for name, split in splits.items()}, every, gone
+            chosen.add(there[0])
+    left_out = defaultdict[str, set[int]](set)
+    for split, sample in chosen.intersection(found):
+        left_out[split].update(found[split, sample])
+    remaining = {name: _without(name, split, left_out[name]) for name, split in splits.items()}
+    return remaining, _by_split(chosen), _by_split(gone)
+
+
+_Pair = tuple[str, str]
+"""Split and id of a sample."""
+
+
+def _pairs(samples: Excluded) -> set[_Pair]:
+    return {(split, sample) for split, ids in samples.items() for sample in ids}
+
+
+def _by_split(pairs: Iterable[_Pair]) -> dict[str, list[str]]:
+    """Returns split -> ids of its samples, sorted."""
+    found = defaultdict[str, list[str]](list)
+    for split, sample in sorted(pairs):
+        found[split].append(sample)
+    return dict(found)
 
 
 def _indices(
-    splits: Mapping[str, SourceSplit], wanted: AbstractSet[str], names: AbstractSet[str]
-) -> dict[str, dict[str, list[int]]]:
-    """Returns split -> id -> numbers of the samples that are wanted by id, or by their names in a list.
+    splits: Mapping[str, SourceSplit], wanted: AbstractSet[_Pair], names: AbstractSet[str]
+) -> dict[_Pair, list[int]]:
+    """Returns the numbers of the samples that are wanted by split and id, or by their names in a list.
 
     A source may list a sample twice. If none is wanted, no sample is looked at.
     """
-    found: dict[str, dict[str, list[int]]] = {name: {} for name in splits}
+    found = defaultdict[_Pair, list[int]](list)
     for name, split in splits.items():
         for index in range(len(split) if wanted or names else 0):
-            sample = split.id(index)
-            if sample in wanted or (names and listed(sample) in names):
-                found[name].setdefault(sample, []).append(index)
+            pair = name, split.id(index)
+            if pair in wanted or (names and listed(pair[1]) in names):
+                found[pair].append(index)
     return found
 
 
-def _by_name(samples: Mapping[str, Iterable[str]]) -> dict[str, list[tuple[str, str]]]:
-    """Returns name in a list -> split and id of the samples that are listed so."""
-    named: dict[str, list[tuple[str, str]]] = {}
-    for split, ids in samples.items():
-        for sample in ids:
-            named.setdefault(listed(sample), []).append((split, sample))
+def _by_name(pairs: Iterable[_Pair]) -> dict[str, list[_Pair]]:
+    """Returns name in a list -> the samples that are listed so."""
+    named = defaultdict[str, list[_Pair]](list)
+    for pair in pairs:
+        named[listed(pair[1])].append(pair)
     return named
 
 
-def _meant(entry: Entry, named: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Returns split and id of those of some samples that an entry names."""
-    return [each for each in named.get(entry.name, ()) if entry.split in ("", each[0])]
+def _meant(entry: Entry, named: Mapping[str, Sequence[_Pair]]) -> list[_Pair]:
+    """Returns those of some samples that an entry names."""
+    return [pair for pair in named.get(entry.name, ()) if entry.split in ("", pair[0])]
 
 
-def _check_there(name: str, missing: AbstractSet[str], splits: Mapping[str, SourceSplit]) -> None:
-    """Checks that nothing is missing of the samples of a split that a recipe excludes."""
-    if missing and name not in splits:
+def _raise_missing(name: str, sample: str, splits: Mapping[str, SourceSplit]) -> NoReturn:
+    """Raises RecipeError on a sample that a recipe excludes, and that is not there."""
+    if name not in splits:
         raise RecipeError(f"exclude names the split {name!r}; the source has {choices(splits)}")
-    if missing:
-        raise RecipeError(
-            f"exclude names {min(missing)!r}, which is not a sample of split {name}; mmload info DATASET --row N "
-            "shows how they are named"
-        )
+    raise RecipeError(
+        f"exclude names {sample!r}, which is not a sample of split {name}; mmload info DATASET --row N shows how they "
+        "are named"
+    )
 
 
 def _without(name: str, split: SourceSplit, left_out: AbstractSet[int]) -> SourceSplit:
@@ -573,16 +601,13 @@ def _without(name: str, split: SourceSplit, left_out: AbstractSet[int]) -> Sourc
     return only(split, np.delete(np.arange(len(split)), list(left_out))) if left_out else split
 
 
-def _check_is_one(
-    entry: Entry, there: Sequence[tuple[str, str]], where: str, splits: Mapping[str, SourceSplit]
-) -> None:
+def _check_is_one(entry: Entry, there: Sequence[_Pair], where: str, splits: Mapping[str, SourceSplit]) -> None:
     """Checks that an entry names exactly one sample; ``there`` are those that it names."""
-    if entry.split and entry.split not in splits:
+    if entry.split not in ("", *splits):
         raise RecipeError(f"{where} names the split {entry.split!r}; the source has {choices(splits)}")
     if len(there) > 1:
         raise RecipeError(
-            f"{where} exists in the splits {choices({split for split, _ in there})}; add the split as a third field, "
-            "one line per split"
+            f"{where} exists in the splits {choices(dict(there))}; add the split as a third field, one line per split"
         )
     if not there:
         within, example = f" of split {entry.split}" if entry.split else "", splits[entry.split or next(iter(splits))]
@@ -613,7 +638,7 @@ class _Remaining:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the notes of the complete split."""
-        return self._split.notes() if isinstance(self._split, HasNotes) else ()
+        return notes_of(self._split)
 
     def id(self, index: int) -> str:
         return self._split.id(int(self._remaining[index]))

@@ -75,7 +75,7 @@ def fields_of_objects(objects: ImageObjects, size: Size, clip: bool, edge: float
     wrong = np.flatnonzero(~has_area | outside | ~np.isfinite(boxes).all(1))
     if len(wrong) and not clip:
         first = int(wrong[0])
-        sides = ", ".join(f"{side:g}" for side in boxes[first])
+        sides = ", ".join(map("{:g}".format, boxes[first]))
         raise ValueError(
             f"{objects.names[first]}: the box {sides} {'leaves' if outside[first] else 'has no area in'} the {width} x "
             f"{height} image; clip_boxes cuts such boxes, and leaves out those of no area"
@@ -125,9 +125,12 @@ def flip_field(objects: ObjectsRecord) -> dict[str, Tensor]:
 def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:
     """Returns a note if there are several keypoints, of which a flip exchanges none."""
     count = len(objects.keypoints)
-    if count < 2 or objects.flip != tuple(range(count)):
+    if count < 2 or objects.flip not in ((), tuple(range(count))):
         return ()
-    return (f"flips of images will exchange none of the {count} keypoints: no names of left and right were found",)
+    return (
+        f"flips of images will exchange none of the {count} keypoints: neither names of left and right were found nor "
+        "a flip_idx, which data.yaml may have",
+    )
 
 
 def read_mask(files: SampleFiles, name: str) -> Tensor:

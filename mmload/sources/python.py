@@ -62,7 +62,7 @@ class PythonSource:
 
     def __post_init__(self) -> None:
         names = {"train": self.dataset} if isinstance(self.dataset, str) else self.dataset
-        if not names or not all(_is_spec(spec) for spec in names.values()):
+        if not names or not all(map(_is_spec, names.values())):
             raise RecipeError(f"dataset is {self.dataset!r}; use package.module:callable, or a table of them by split")
         self._root, self._names = Path(self.root), names
 
@@ -78,10 +78,9 @@ class PythonSource:
         if folder not in sys.path:
             sys.path.insert(0, folder)
         datasets = {name: self._make(spec) for name, spec in self._names.items()}
-        if len(datasets) == 1:
-            only = next(iter(datasets.values()))
-            if isinstance(only, Mapping) and only and all(isinstance(name, str) for name in only):
-                datasets = dict(only)
+        first, *others = datasets.values()
+        if not others and isinstance(first, Mapping) and first and all(isinstance(name, str) for name in first):
+            datasets = dict(first)
         splits = {name: self._split(name, dataset) for name, dataset in datasets.items()}
         _same_classes({f"split {name}": split.classes for name, split in splits.items()})
         return splits

@@ -11,8 +11,9 @@ from __future__ import annotations
 import posixpath
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -26,6 +27,7 @@ from mmload.sources.decode import Decoder
 from mmload.sources.files import (
     EXTENSIONS,
     MISSING,
+    OBJECT,
     LocalTree,
     RemoteFiles,
     SampleFiles,
@@ -43,7 +45,7 @@ from mmload.sources.listed_split import (
     Item,
     ListedSplit,
     Listing,
-    check_names,
+    checked_names,
     note_doubles,
     similar_names,
     size_of,
@@ -55,11 +57,12 @@ from mmload.sources.objects import read_mask_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mmload.records import FieldValue
+
 _MOST_BYTES = 2**34
 _SPLIT_FOLDERS = tuple(f"{word}/" for word in SPLIT_WORDS)
-
-OBJECT = "object"
-"""Revision of a file in object storage, whose own revision is unknown before it is read."""
+_OF_IDS = (".pt", *EXTENSIONS, *map(str.upper, EXTENSIONS))
+"""Endings of files that are listed by their ids."""
 
 
 @dataclass
@@ -105,7 +108,7 @@ class ListSource:
     def __post_init__(self) -> None:
         if self.masks is not None and (self.file is not None or self.columns is not None):
             raise RecipeError("masks takes the place of a list; leave file and columns out, or list masks in a column")
-        check_names("classes", self.classes)
+        self._classes = checked_names("classes", self.classes)
 
     def splits(self) -> Mapping[str, ListSplit]:
         """Returns the splits in the order in which the list names them; without split names all is ``train``.
@@ -121,10 +124,8 @@ class ListSource:
             found = self._remote_list(root) if isinstance(root, Location) else self._local_list(Path(root))
             tree, path, rows = found
         by_id = self.masks is None and str(path).lower().endswith(".json")
-        splits = self._splits(path, rows, Finder(tree, self.allow_outside, by_id=by_id))
-        if isinstance(tree, LocalTree):
-            notes += tree.notes()
-        next(iter(splits.values())).add_notes(notes)
+        splits = self._splits(path, rows, Finder(tree, self.allow_outside, _OF_IDS if by_id else ("",)))
+        next(iter(splits.values())).add_notes(notes + tree.notes())
         return splits
 
     def _local_list(self, chosen: Path) -> tuple[Tree, Path, Listing[ListRow]]:
@@ -136,9 +137,9 @@ class ListSource:
             )
         root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
         folder = root / self.folder
-        tree = LocalTree(folder, self.allow_outside, folder if _leaves_root(self.folder) else root)
+        tree = LocalTree(folder, self.allow_outside, folder if _inner(self.folder) is None else root)
         check_is_folder(folder, "the folder that holds what the list names")
-        if self.file is not None and not _leaves_root(self.file):  # a name that says that it leaves may do so
+        if self.file is not None and _inner(self.file) is not None:  # a name that says that it leaves may do so
             LocalTree(root, self.allow_outside).check(path)
         return tree, path, self._rows(path, read_source(path, _MOST_BYTES))
 
@@ -163,25 +164,22 @@ class ListSource:
         if of_masks is None:
             raise RecipeError(f"masks is {named!r}, which is no folder below {tree.display_name('')}; name one")
         masks = {_stem(name, of_masks): name for name in images_among(tree.files(of_masks), findings)}
-        rows = []
-        for image in images_among(tree.files(folder), findings):
+        rows, are_masks = [], set(masks.values()).__contains__  # their folder may lie among the images
+        for image in filterfalse(are_masks, images_among(tree.files(folder), findings)):
             stem = _stem(image, folder)
-            if image in masks.values():
-                continue
             mask = masks.pop(stem, None) or masks.pop(f"{stem}_mask", None)
             if mask is None:
                 findings.add("images without a mask of their name are left out", image)
             else:
                 split = stem.split("/")[0] if stem.lower().startswith(_SPLIT_FOLDERS) else None
                 rows.append(ListRow(image, None, split, None, mask, tree.display_name(folder)))
-        for mask in masks.values():
-            findings.add("masks without an image of their name are left out", mask)
+        findings.add("masks without an image of their name are left out", *masks.values())
         if not rows:
             raise SourceError("; ".join((f"{tree.display_name(folder)} has no image with a mask", *findings.notes())))
         return tree, Path(tree.display_name(folder)), Listing(ListRow, rows), findings.notes()
 
     def _splits(self, path: Path | Location, rows: Listing[ListRow], finder: Finder) -> dict[str, ListSplit]:
-        targets = targets_of(rows, None if self.classes is None else tuple(self.classes), self.separator)
+        targets = targets_of(rows, self._classes, self.separator)
         findings, named = Findings(), any(row.split is not None for row in rows)
         members: dict[str, array[int]] = {}
         for number, row in enumerate(rows):
@@ -212,9 +210,8 @@ class ListSplit(ListedSplit):
         super().__init__(finder.tree.place, decoder, items, targets.classes, notes)
         self._urls, self._several = finder.urls, targets.several
 
-    @property
-    def targets(self) -> Tensor | None:
-        """Target of each sample, for parity: int64 [N] class indices, float32 [N] or [N, K]; None without labels."""
+    def known_targets(self) -> Tensor | None:
+        """Returns the target of each sample: int64 [N] class indices, float32 [N] or [N, K]; None without labels."""
         import torch
 
         found = [target for target in map(self._target, self.items) if target is not None]
@@ -238,7 +235,7 @@ class ListSplit(ListedSplit):
     def place_of(self, index: int) -> Path | RemoteFiles:
         return self._urls if self._urls is not None and is_url(self.files(index)[0]) else self.place
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the label as ``targets``, and the mask as ``masks`` uint8 [H, W]."""
         item = self.items[index]
         target, most = self._target(item), len(self.classes) or VOID
@@ -253,13 +250,12 @@ class Finder:
     """Finder of the files that a list names: below a folder or URL, and with ``allow_outside`` anywhere.
 
     Attributes:
-        urls: reader of the files that are in object storage; None if no file is.
+        urls: reader of the files that are named by URLs; None if no file is.
     """
 
-    def __init__(self, tree: Tree, allow_outside: bool, *, by_id: bool = False) -> None:
-        self.tree, self._allow_outside, self._by_id = tree, allow_outside, by_id
-        self.urls = tree if isinstance(tree, RemoteFiles) else None
-        self._endings = [".pt", *EXTENSIONS, *(ending.upper() for ending in EXTENSIONS)]
+    def __init__(self, tree: Tree, allow_outside: bool, endings: Sequence[str]) -> None:
+        self.tree, self._allow_outside, self._endings = tree, allow_outside, list(endings)
+        self.urls: RemoteFiles | None = None
 
     def item(self, row: ListRow, target: Target) -> Item:
         """Returns the sample of a row, whose id is its listed name where the file is found under another one.
@@ -286,15 +282,10 @@ class Finder:
         if isinstance(named, Location):
             self.urls = self.urls or RemoteFiles(replace(named, prefix=posixpath.dirname(named.prefix)))
             return named.url, named.url, OBJECT
-        is_local = isinstance(self.tree, LocalTree)
-        name = str(named) if self._allow_outside and is_local else inner_name(str(named))
-        if name is None or "\0" in name:
-            advice = "set allow_outside to follow it" if is_local else "name an object below it"
-            raise SourceError(f"{row.where}: the path {path!r:.80} leaves {self.tree.display_name('')}; {advice}")
-        if not isinstance(self.tree, LocalTree):
-            return name, name, OBJECT
-        if not self._by_id:
-            return name, *self.tree.find(name)
+        try:
+            name = self.tree.inner(str(named))
+        except ValueError as error:
+            raise SourceError(f"{row.where}: {error}") from error
         found, revision = self.tree.find(*(name + ending for ending in self._endings))
         self._endings.sort(key=lambda ending: not found.endswith(ending))  # most files share it
         return name, found, revision
@@ -310,14 +301,14 @@ class Finder:
             return place(path)
 
 
-def _leaves_root(name: str) -> bool:
-    """Returns whether a name, which may be empty, leads out of its root."""
-    return bool(name) and inner_name(name) is None
+def _inner(name: str) -> str | None:
+    """Returns the plain form of a name, which may be empty; None if it leads out of its root."""
+    return inner_name(name) if name else ""
 
 
 def _location_below(root: Location, name: str, what: str) -> Location:
     """Returns the place ``root/name``, which must not leave the root; ``name`` may be empty."""
-    inner = inner_name(name) if name else ""
+    inner = _inner(name)
     if inner is None:
         raise SourceError(f"{what} is {name!r:.80}, which leaves {root}; give the place itself as the root")
     return replace(root, prefix=root.key(inner))

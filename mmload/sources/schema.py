@@ -6,11 +6,11 @@ A sample is a tuple, a NamedTuple, a dict, a dataclass, or a single value. It is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from itertools import chain
-from typing import Any
+from itertools import chain, filterfalse
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from mmload.errors import naming
 from mmload.records import DTYPES, FIELD_NAMES, PER_BOX, VOID, dtype_name
 from mmload.sources.decode import Decoder, class_numbers
 from mmload.store.manifest import is_name
+
+if TYPE_CHECKING:
+    from mmload.records import FieldValue
 
 Key = int | str
 """The position or name of a value in a sample; nested values have a dotted path."""
@@ -51,7 +54,7 @@ class Schema:
 
     Attributes:
         keys: field -> position or name.
-        texts: fields that are texts, which are stored as lists of bytes.
+        texts: fields that may be texts, which are stored as lists of bytes.
         lists: fields that are lists.
         like: field -> dtype and shape; sizes that may differ are None.
 
@@ -65,11 +68,11 @@ class Schema:
         self.keys = _guess(samples[0]) if keys is None else dict(keys)
         if decoder.exif_orient and not {"boxes", "masks"}.isdisjoint(self.keys):
             raise ValueError("exif_orient rotates images, not their boxes or masks; rotate all of them in the dataset")
-        for name in self.keys:
-            if not is_name(name):
-                raise ValueError(f"{name!r} is not a plain field name; say which values to store in fields")
+        if odd := list(filterfalse(is_name, self.keys)):
+            raise ValueError(f"{odd[0]!r} is not a plain field name; say which values to store in fields")
         first = _values_of(samples[0])
-        self.texts = frozenset(name for name, key in self.keys.items() if isinstance(first.get(key), str))
+        texts = {name for name, key in self.keys.items() if isinstance(first.get(key), str)}
+        self.texts = frozenset(texts.difference(FIELD_NAMES))
         raw = [self.raw(samples[0])]
         for sample in samples[1:]:
             with suppress(ValueError):  # raised again when the sample is read
@@ -80,18 +83,18 @@ class Schema:
             self._check_list(name, raw)
         self.like = {name: self.like.get(name, _like(name, tensor)) for name, tensor in self._rows(raw[0]).items()}
 
-    def __call__(self, sample: Any, image: Tensor | None = None) -> dict[str, Tensor]:
+    def __call__(self, sample: Any, beside: Mapping[str, FieldValue] = {}) -> dict[str, Tensor]:
         """Returns the fields: ``images`` uint8 [C, H, W], ``masks`` uint8 [H, W], numbers [], others as they are.
 
         Args:
             sample: the sample.
-            image: its image, if that is no value of it; boxes have to lie in it.
+            beside: fields that are no values of it, such as ``images``, in which its boxes have to lie.
 
         Raises:
             ValueError: if it is not as the first; says what differs.
         """
         raw = self.raw(sample)
-        _check_boxes(raw if image is None else {**raw, "images": image})
+        _check_boxes(raw.get("boxes"), {**raw, **beside}.get("images"))
         fields = self._rows(raw)
         for name, like in self.like.items():
             dtype, shape = _like(name, fields[name])
@@ -106,7 +109,7 @@ class Schema:
         for name, key in self.keys.items():
             if key not in values:
                 raise ValueError(f"it has no value {key!r}, it has {', '.join(map(repr, values))}")
-            if isinstance(values[key], str) and (name in FIELD_NAMES or name not in self.texts):
+            if isinstance(values[key], str) and name not in self.texts:
                 raise ValueError(f"{name} is of type str, which cannot be stored there; give numbers")
             fields[name] = _tensor(name, values[key], self.decoder)
         if self.guessed and (more := [key for key in values if key not in self.keys.values()]):
@@ -122,7 +125,7 @@ class Schema:
                 continue
             if not tensor.numel():  # [] has neither a dtype nor a shape
                 dtype, shape = self.like[name]
-                fields[name] = torch.empty([size or 0 for size in shape], dtype=dtype, device="cpu")
+                fields[name] = torch.empty((0, *shape[1:]), dtype=dtype, device="cpu")  # type: ignore[arg-type]  # of an element
             count = self._count(name)
             if not tensor.ndim or (count is None and len(fields[name]) != len(raw["boxes"])):
                 raise ValueError(f"boxes and {name} are not of one length; each box needs its {name.rstrip('s')}")
@@ -221,10 +224,8 @@ def _members(value: Any) -> dict[Key, Any] | None:
         return {str(key): each for key, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
     if isinstance(value, tuple | list):
-        return dict(enumerate(value))
+        return dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))  # names of a NamedTuple
     return None
 
 
@@ -267,41 +268,46 @@ def _place(position: int, value: Any, taken: Mapping[str, Key]) -> str:
 
 
 def _is_image(value: Any) -> bool:
-    is_array = isinstance(value, Tensor | np.ndarray) and value.ndim in (2, 3)
-    return isinstance(value, Image.Image) or (is_array and str(value.dtype).endswith("uint8"))
+    is_pixels = str(getattr(value, "dtype", "")).endswith("uint8") and value.ndim in (2, 3)
+    return is_pixels or isinstance(value, Image.Image)
 
 
 def _tensor(name: str, value: Any, decoder: Decoder) -> Tensor:
-    if isinstance(value, Image.Image) and name == "masks":
-        with naming("masks: "):
-            return torch.from_numpy(class_numbers(value))
     if isinstance(value, Image.Image):
-        if value.mode.startswith(
-            ("I", "F")
-        ):  # Pillow would cut them at 255 (fractions at 0): nearly all white, or black
-            raise ValueError(
-                f"{name} is a PIL image of mode {value.mode}, over 8 bits; scale it to 8 bits in the dataset"
-            )
-        return _pixels(np.array(decoder.converted(value)))
-    if name == "images":
-        return _image(value)
-    form = getattr(getattr(value, "format", None), "name", "XYXY")  # of torchvision's BoundingBoxes
-    if name == "boxes" and form != "XYXY":
-        raise ValueError(f"boxes is BoundingBoxes of format {form}; convert them to XYXY in the dataset")
-    tensor = _plain(name, value)
+        return _of_picture(name, value, decoder)
+    return _KINDS.get(name, _plain)(name, value)
+
+
+def _of_picture(name: str, picture: Image.Image, decoder: Decoder) -> Tensor:
     if name == "masks":
-        return _class_numbers(tensor)
-    if name == "boxes" and tensor.numel():
-        return _single(name, tensor)
-    if name == "targets" and tensor.ndim == 0:
-        return _single(name, tensor) if tensor.is_floating_point() else tensor.to(torch.int64)
-    return tensor
+        with naming("masks: "):
+            return torch.from_numpy(class_numbers(picture))
+    if picture.mode.startswith(("I", "F")):  # Pillow would cut them at 255 (fractions at 0): nearly all white, or black
+        raise ValueError(
+            f"{name} is a PIL image of mode {picture.mode}, over 8 bits; scale it to 8 bits in the dataset"
+        )
+    return _pixels(np.array(decoder.converted(picture)))
 
 
-def _image(value: Any) -> Tensor:
+def _boxes(name: str, value: Any) -> Tensor:
+    form = getattr(getattr(value, "format", None), "name", "XYXY")  # of torchvision's BoundingBoxes
+    if form != "XYXY":
+        raise ValueError(f"boxes is BoundingBoxes of format {form}; convert them to XYXY in the dataset")
+    return _single(name, _plain(name, value))
+
+
+def _targets(name: str, value: Any) -> Tensor:
+    """Returns a vector as it is, a number as int64 or float32."""
+    tensor = _plain(name, value)
+    if tensor.ndim:
+        return tensor
+    return _single(name, tensor) if tensor.is_floating_point() else tensor.to(torch.int64)
+
+
+def _images(name: str, value: Any) -> Tensor:
     """Returns pixels as uint8 [C, H, W]; values of other dtypes unchanged."""
     is_array = isinstance(value, np.ndarray) and value.dtype == np.uint8
-    pixels = _pixels(value) if is_array else _plain("images", value)
+    pixels = _pixels(value) if is_array else _plain(name, value)
     if pixels.dtype != torch.uint8:
         return pixels
     other, habit = (1, "an array [H, W, C]") if is_array else (2, "a tensor [C, H, W]")
@@ -342,16 +348,15 @@ def _single(name: str, wide: Tensor) -> Tensor:
     return tensor
 
 
-def _check_boxes(raw: Mapping[str, Tensor]) -> None:
+def _check_boxes(boxes: Tensor | None, images: FieldValue | None) -> None:
     """Checks that boxes are corners inside the image, and not, say, a corner with a width and a height."""
-    boxes, images = raw.get("boxes"), raw.get("images")
     if boxes is None or images is None or boxes.shape[1:] != (4,):
         return
     height, width = images.shape[-2:]
     limits = torch.tensor([width, height] * 2, device="cpu")
     odd = ((boxes < 0) | (boxes > limits)).any(1) | (boxes[:, 2:] <= boxes[:, :2]).any(1)
     if len(wrong := boxes[odd | boxes.isnan().any(1)]):
-        sides = ", ".join(f"{side:g}" for side in wrong[0].tolist())
+        sides = ", ".join(map("{:g}".format, wrong[0].tolist()))
         raise ValueError(
             f"the box {sides} is empty or leaves the {width} x {height} image; give x0, y0, x1, y1 in pixels, from 0, "
             "the last not included"
@@ -364,8 +369,9 @@ def _pixels(array: np.ndarray) -> Tensor:
     return pixels.unsqueeze(0) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
 
 
-def _class_numbers(tensor: Tensor) -> Tensor:
+def _masks(name: str, value: Any) -> Tensor:
     """Returns a mask [H, W] or [1, H, W] as [H, W]; raises ValueError for fractions, or a mask for each object."""
+    tensor = _plain(name, value)
     if tensor.dtype not in (torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64):
         raise ValueError(f"masks is {tensor.dtype}, expected class numbers; give uint8")
     if tensor.ndim == 3 and tensor.shape[0] == 1:
@@ -373,6 +379,15 @@ def _class_numbers(tensor: Tensor) -> Tensor:
     if tensor.ndim != 2:
         raise ValueError(f"masks is {list(tensor.shape)}, expected one mask [H, W] of class numbers for each image")
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+_KINDS: Mapping[str, Callable[[str, Any], Tensor]] = {
+    "images": _images,
+    "masks": _masks,
+    "boxes": _boxes,
+    "targets": _targets,
+}
+"""Field -> what makes a tensor of its name and a value; others are stored as they are."""
 
 
 def _like(name: str, tensor: Tensor) -> Like:

@@ -9,11 +9,12 @@ splits are found, too: an error in one does not stop that, and becomes a SampleE
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain
+from itertools import chain, filterfalse, product, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeVar, get_args
 from xml.etree import ElementTree
@@ -24,16 +25,16 @@ from msgspec import Meta
 
 from mmload.errors import RecipeError, SampleError, SourceError, choices, naming, shown
 from mmload.records import CLIPPED, VOID
-from mmload.sources import Findings, Names, Table
+from mmload.sources import Findings, Names, Table, one_or_more
 from mmload.sources.annotation_values import read_flag, read_integer, read_number
-from mmload.sources.decode import Decoder, describe_content
-from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, inner_name, read_text
-from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, check_names, note_doubles, size_of
+from mmload.sources.decode import Decoder, check_content
+from mmload.sources.files import EXTENSIONS, LocalTree, SampleFiles, inner_name, is_image_name, read_text
+from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, checked_names, note_doubles, size_of
 from mmload.sources.objects import ImageObjects, fields_of_objects, read_mask, read_mask_of
 from mmload.store.manifest import is_name
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 PASCAL = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
@@ -49,6 +50,7 @@ BACKGROUND = "background"
 T = TypeVar("T")
 
 _SPLITS = ("train", "val", "test")
+_USUAL_SETS = {name: [name] for name in (*_SPLITS, "trainval")}
 _LISTS = 'names of lists, such as "train" or ["train", "val"]'
 
 
@@ -84,7 +86,9 @@ class VocSource:
     task: Annotated[Task, Meta(description=f"one of {choices(get_args(Task))}")] = "detection"
     year: Annotated[str | int | list[str | int] | None, Meta(description="a year, or a list of years")] = None
     image_set: Annotated[str | list[str] | dict[str, str | list[str]] | None, Meta(description=_LISTS)] = None
-    classes: Annotated[str | list[str] | None, Meta(description='a list of different names, or "auto"')] = None
+    classes: Annotated[Literal["auto"] | list[str] | None, Meta(description='a list of different names, or "auto"')] = (
+        None
+    )
     class_map: Table = None
     target_classes: Names = None
     one_based: bool = True
@@ -98,7 +102,7 @@ class VocSource:
         if (self.task == "single-label") != (self.class_map is not None):
             raise RecipeError('task "single-label" needs a class_map, and no other task takes one')
         self._root = Path(self.root)
-        self._years = [str(each) for each in ([self.year] if isinstance(self.year, str | int) else self.year or [])]
+        self._years = list(map(str, one_or_more(self.year)))
         self._sets = _checked_sets(self.image_set)
         self._map = self.class_map or {}
         self._classes = self._checked_targets() if self._map else _checked_classes(self.classes, self.task)
@@ -122,7 +126,7 @@ class VocSource:
             items = self._annotated_items(tree, findings)
         if self._map:
             items = {name: self._single(tree.place, split, findings[name]) for name, split in items.items()}
-        classes = self._own_classes(tree.place, items, PASCAL if years else "auto")
+        classes = self._own_classes(tree.place, items, PASCAL if years and self.classes is None else ())
         splits = {
             name: VocSplit(self, tree.place, split, classes, findings[name].notes()) for name, split in items.items()
         }
@@ -140,14 +144,13 @@ class VocSource:
 
     def _checked_targets(self) -> tuple[str, ...]:
         """Returns the classes that the class map leads to."""
-        names = self.target_classes or sorted(set(self._map.values()))
-        check_names("target_classes", names)
+        names = checked_names("target_classes", self.target_classes or sorted(set(self._map.values())))
         if not set(names).issuperset(self._map.values()):
             raise RecipeError(
                 f"target_classes is {self.target_classes!r}, and class_map {self._map!r}; write each class that "
                 "class_map leads to"
             )
-        return tuple(names)
+        return names
 
     def _fetch(self) -> None:
         """Downloads what is missing."""
@@ -156,8 +159,8 @@ class VocSource:
         if not self._years:
             raise RecipeError("download needs to know the year; give year, 2007 to 2012")
         devkit, years = find_years(self._root)
-        wanted = self._sets or {name: [("", name)] for name in ("train", "val")}
-        for year, name in _with_years(chain.from_iterable(wanted.values()), self._years):
+        wanted = chain.from_iterable(self._sets.values()) if self._sets else ("train", "val")
+        for year, name in _with_years(wanted, self._years):
             if not (devkit / self._list(years.get(year, f"VOC{year}"), name)).is_file():
                 download_voc(year, name, self._root)
 
@@ -170,15 +173,17 @@ class VocSource:
         if not self._years and len(years) > 1:
             raise RecipeError(f"{tree.place} holds several years ({', '.join(years)}); give the year, one or a list")
         chosen, lists = self._years or list(years), dict[str, list[tuple[str, str]]]()
-        for split, entries in (self._sets or {name: [("", name)] for name in (*_SPLITS, "trainval")}).items():
-            own = list(_with_years(entries, chosen))
+        for split, names in (self._sets or _USUAL_SETS).items():
+            own = list(_with_years(names, chosen))
             if odd := {year for year, _ in own}.difference(years):
                 raise SourceError(f"{tree.place} has no year {min(odd)!r}; it has {', '.join(years)}")
-            named = [(years[year], name) for year, name in own]
-            lists[split] = [each for each in named if self._sets or (tree.place / self._list(*each)).is_file()]
+            lists[split] = [(years[year], name) for year, name in own]
         if self._sets:
             return lists
-        found = {split: lists[split] for split in _SPLITS if lists[split]} or {"train": lists["trainval"]}
+        there = {
+            split: [each for each in lists[split] if (tree.place / self._list(*each)).is_file()] for split in lists
+        }
+        found = {split: there[split] for split in _SPLITS if there[split]} or {"train": there["trainval"]}
         if not any(found.values()):
             raise SourceError(
                 f"{(tree.place / self._list(years[chosen[0]], 'train')).parent} has none of train.txt, val.txt, "
@@ -205,51 +210,50 @@ class VocSource:
             )
         items = {}
         for split, (images, xml) in found.items():
-            stems = [name[: -len(".xml")] for name in tree.names(xml, of_files=True) if name.lower().endswith(".xml")]
-            own = [_item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml")) for stem in stems]
+            own = [
+                _item(tree, posixpath.join(images, stem), posixpath.join(xml, f"{stem}.xml"))
+                for stem, ending in map(posixpath.splitext, tree.names(xml, of_files=True))
+                if ending.lower() == ".xml"
+            ]
             read = {posixpath.basename(each.files[0]) for each in own}
-            for name in tree.names(images, of_files=True):
-                if name.lower().endswith(EXTENSIONS) and name not in read:
-                    findings[split].add("images without an annotation (.xml) of their own are left out", name)
+            unread = filterfalse(read.__contains__, filter(is_image_name, tree.names(images, of_files=True)))
+            findings[split].add("images without an annotation (.xml) of their own are left out", *unread)
             items[split] = Listing(Item, own)
-        for name in others:
-            findings[next(iter(found))].add("folders without annotations (.xml) are left out", name)
+        findings[next(iter(found))].add("folders without annotations (.xml) are left out", *others)
         return items
 
     def _single(self, devkit: Path, items: Listing[Item], findings: Findings) -> Listing[Item]:
         """Returns the images with one label; those whose annotation cannot be read are errors when they are read."""
         rows = []
         for row, item in enumerate(items):
-            annotation = next(_readable(read_annotation, devkit, [item]), None)
             try:
-                rows += [row] if annotation is None or self.class_of(annotation) else []
+                for annotation in _readable(read_annotation, devkit, [item]):  # none if it cannot be read
+                    self.class_of(annotation)
+                rows.append(row)
             except ValueError as error:
                 findings.add(f"images dropped, {error}", item.files[0])
         return items.only(rows)
 
     def _own_classes(
-        self, devkit: Path, items: Mapping[str, Listing[Item]], default: tuple[str, ...] | str
+        self, devkit: Path, items: Mapping[str, Listing[Item]], default: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Returns the names of the classes by index."""
-        classes = self._classes or default
-        if isinstance(classes, str):
-            every = (item for split in items.values() for item in split)
-            if self.task == "segmentation":
-                masks = _readable(read_mask, devkit, every)
-                largest = max((int(mask.masked_fill(mask == VOID, 0).max()) for mask in masks), default=0)
-                classes = tuple(f"class {number}" for number in range(1, largest + 1))
-            else:
-                found = _readable(read_annotation, devkit, every)
-                classes = tuple(sorted({each.name for annotation in found for each in annotation.objects}))
-        if self.task == "segmentation" and not (classes and _is_background(classes[0])):
-            classes = (BACKGROUND, *classes)
-        return classes
+        """Returns the names of the classes by index; without a default, those in the annotations or masks."""
+        classes, every = self._classes or default, chain.from_iterable(items.values())
+        if self.task != "segmentation":
+            annotations = _readable(read_annotation, devkit, every)
+            return classes or tuple(sorted({each.name for one in annotations for each in one.objects}))
+        if not classes:
+            masks = _readable(read_mask, devkit, every)
+            largest = max((int(mask.masked_fill(mask == VOID, 0).max()) for mask in masks), default=0)
+            classes = tuple(f"class {number}" for number in range(1, largest + 1))
+        return classes if any(map(_is_background, classes[:1])) else (BACKGROUND, *classes)
 
 
-def _with_years(entries: Iterable[tuple[str, str]], years: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the years and the names of lists, of which the year, or "" for all, and the name are given."""
-    for only, name in entries:
-        yield from ((year, name) for year in ([only] if only else years))
+def _with_years(names: Iterable[str], years: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields year and name of lists: of the year that stands before the name, as in ``2007/train``, or of each."""
+    for name in names:
+        year, _, plain = name.rpartition("/")
+        yield from product([year] if year else years, [plain])
 
 
 def _item(tree: LocalTree, base: str, beside: str) -> Item:
@@ -268,7 +272,7 @@ class VocSplit(ListedSplit):
         super().__init__(devkit, source.decoder, items, classes, notes, boxes=source.task == "detection")
         self._source = source
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns what the task stores.
 
         ============== ==============================================================================================
@@ -301,36 +305,31 @@ def _readable(read: Callable[[SampleFiles, str], T], devkit: Path, items: Iterab
             yield read(SampleFiles(devkit, item.files[0]), item.files[1])
 
 
-def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[tuple[str, str]]]:
-    """Checks ``image_set`` and returns for each split the years, or "", and names of its lists; empty: not given."""
-    if image_set is None:
-        return {}
-    names = [image_set] if isinstance(image_set, str) else image_set
-    table = names if isinstance(names, dict) else {name.rpartition("/")[2]: name for name in names}
-    sets = {split: [entry] if isinstance(entry, str) else entry for split, entry in table.items()}
-    if not sets or not all(map(is_name, sets)) or not all(sets.values()):
+def _checked_sets(image_set: str | list[str] | dict[str, str | list[str]] | None) -> dict[str, list[str]]:
+    """Returns the names of the lists of each split in ``image_set``; empty: it is not given."""
+    if isinstance(image_set, dict):
+        sets = {split: one_or_more(names) for split, names in image_set.items()}
+    else:
+        sets = {name.rpartition("/")[2]: [name] for name in one_or_more(image_set)}
+    if image_set in ([], {}) or not all(map(is_name, sets)) or not all(sets.values()):
         raise RecipeError(f"image_set is {image_set!r}; use {_LISTS}")
-    return {
-        split: [(entry.rpartition("/")[0], entry.rpartition("/")[2]) for entry in own] for split, own in sets.items()
-    }
+    return sets
 
 
 def _is_background(name: str) -> bool:
     return name.lower() == BACKGROUND
 
 
-def _checked_classes(classes: str | list[str] | None, task: str) -> tuple[str, ...] | str:
-    """Checks ``classes``; "" if they are not given."""
-    if classes is None or classes == "auto":
-        return classes or ""
-    check_names("classes", classes)
-    is_late = any(map(_is_background, classes[1:])) or _is_background(classes[-1])
-    if len(classes) > 254 or (task == "segmentation" and is_late):
+def _checked_classes(classes: str | list[str] | None, task: str) -> tuple[str, ...]:
+    """Returns the names in ``classes``, () if it has none."""
+    names = checked_names("classes", classes if isinstance(classes, list) else None)
+    is_late = any(map(_is_background, names[1:] or names))
+    if len(names) > 254 or (task == "segmentation" and is_late):
         raise RecipeError(
             f"classes is {classes!r:.80}; write at most 254 names; {BACKGROUND} is class 0 of masks: put it before the "
             "others, or leave it out"
         )
-    return tuple(classes)
+    return names
 
 
 def read_list(path: Path, images: Path) -> list[str]:
@@ -344,7 +343,7 @@ def read_list(path: Path, images: Path) -> list[str]:
         raise SourceError(f"cannot read the list {path} (no such file); choose from {', '.join(lists)}")
     lines = read_text(path).splitlines()
     listed = (_listed_name(line.strip(), images, f"{path}, line {number}") for number, line in enumerate(lines, 1))
-    return [name for name in listed if name]
+    return list(filter(None, listed))
 
 
 def _listed_name(line: str, images: Path, where: str) -> str:
@@ -363,11 +362,12 @@ def _listed_name(line: str, images: Path, where: str) -> str:
     return "".join(names)
 
 
+_OWN_FOLDERS = re.compile(r"(?:^|(?<=/))(?:JPEGImages|Annotations)(?:/|\Z)")
+
+
 def _below_folders(path: str) -> str:
     """Returns a path relative to JPEGImages or Annotations, without the ending of an image or annotation."""
-    parts = path.replace("\\", "/").split("/")
-    first = max((place + 1 for place, part in enumerate(parts) if part in ("JPEGImages", "Annotations")), default=0)
-    stem, ending = posixpath.splitext("/".join(parts[first:]))
+    stem, ending = posixpath.splitext(_OWN_FOLDERS.split(path.replace("\\", "/"))[-1])
     return stem if ending.lower() in (*EXTENSIONS, ".xml") else stem + ending
 
 
@@ -376,11 +376,9 @@ def find_years(root: Path) -> tuple[Path, dict[str, str]]:
     if _is_year(root):
         resolved = root.resolve()
         return resolved.parent, {resolved.name.removeprefix("VOC"): resolved.name}
-    for devkit in (root, root / "VOCdevkit", root / "TrainVal" / "VOCdevkit"):
-        if devkit.is_dir():
-            names = sorted(folder.name for folder in devkit.iterdir() if _is_year(folder))
-            if names:
-                return devkit, {name.removeprefix("VOC"): name for name in names}
+    for devkit in filter(Path.is_dir, (root, root / "VOCdevkit", root / "TrainVal" / "VOCdevkit")):
+        if names := sorted(folder.name for folder in devkit.iterdir() if _is_year(folder)):
+            return devkit, {name.removeprefix("VOC"): name for name in names}
     return root / "VOCdevkit", {}
 
 
@@ -397,7 +395,7 @@ def find_annotated(root: Path) -> tuple[dict[str, tuple[str, str]], list[str]]:
         return {"train": own}, []
     pairs = {folder.name: _annotated(root, folder.name) for folder in sorted(root.iterdir()) if folder.is_dir()}
     splits = {name: pair for name, pair in pairs.items() if pair is not None and is_name(name)}
-    return splits, [name for name in pairs if name not in splits]
+    return splits, sorted(pairs.keys() - splits)
 
 
 def _annotated(root: Path, folder: str) -> tuple[str, str] | None:
@@ -466,8 +464,7 @@ def parse_annotation(data: bytes) -> VocAnnotation:
             annotation, or an object in it has no name, several names, or a side that is no number; the message says
             which.
     """
-    if what := describe_content(data):
-        raise ValueError(f"it is {what}")
+    check_content(data)
     parser = ElementTree.XMLParser(target=_WithoutDocumentType())
     with naming("malformed XML: ", ElementTree.ParseError, LookupError):  # the second: an unknown encoding
         parser.feed(data)
@@ -479,7 +476,7 @@ def parse_annotation(data: bytes) -> VocAnnotation:
     elements = list(root.iter("object"))
     if len(list(root.iter("bndbox"))) > sum(len(list(each.iter("bndbox"))) for each in elements):
         raise ValueError("a bndbox is in no <object>")
-    objects = [each for place, element in enumerate(elements, 1) for each in _objects(place, element)]
+    objects = chain.from_iterable(starmap(_objects, enumerate(elements, 1)))
     return VocAnnotation(tuple(objects), _size(root))
 
 
@@ -552,7 +549,7 @@ def detection_fields(
         if each.box is None:
             raise ValueError(f"object {number} ({each.name}) has no bndbox")
         written.append(each.box)
-        sides = ", ".join(f"{side:g}" for side in each.box)
+        sides = ", ".join(map("{:g}".format, each.box))
         names.append(f"object {number} ({each.name}) of {', '.join(SIDES)} = {sides}{drawn}")
     boxes = np.array(written, np.float64).reshape(-1, 4) - np.array([1, 1, 0, 0]) * one_based
     difficult = np.array([each.difficult for each in objects], np.bool_)

@@ -13,11 +13,12 @@ import json
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
@@ -38,7 +39,7 @@ from mmload.sources.files import (
 )
 from mmload.sources.imagefolder import SPLIT_NAMES
 from mmload.sources.list_rows import ListRow, Targets, targets_of
-from mmload.sources.listed_split import Item, Listing, ValuesSplit, check_names, value_at, with_held_out
+from mmload.sources.listed_split import Item, Listing, ValuesSplit, checked_names, value_at, with_held_out
 from mmload.sources.objects import read_mask
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -108,7 +109,7 @@ class WebDatasetSource:
     allow_outside: bool = False
 
     def __post_init__(self) -> None:
-        check_names("classes", self.classes)
+        self._classes = checked_names("classes", self.classes)
 
     def splits(self) -> Mapping[str, TarSplit]:
         """Indexes the tars.
@@ -125,7 +126,7 @@ class WebDatasetSource:
                     samples[split] += found
                     if is_open:
                         findings.add("tars end without a mark and may have been cut off", tar)
-        targets, notes = self._targets([each for own in samples.values() for each in own]), findings.notes()
+        targets, notes = self._targets(list(chain.from_iterable(samples.values()))), findings.notes()
         splits = {name: self._split(own, tree.place, targets, notes) for name, own in samples.items()}
         return with_held_out(splits, lambda item: str(item.own[0]), self.val_fraction, self.seed)
 
@@ -175,8 +176,7 @@ class WebDatasetSource:
             first = next((f"; the first, {each.tar}/{each.key}, {each.fault}" for each in samples), "")
             raise SourceError(f"{self.root} has no sample that can be read{first}")
         rows = [ListRow(each.key, each.label, None, each.key, None, each.tar) for each in sound if each.label]
-        classes = tuple(self.classes or ())
-        return targets_of(rows, classes or None) if rows else Targets(lambda label: label, classes)
+        return targets_of(rows, self._classes) if rows else Targets(lambda label: label, self._classes)
 
     def _split(
         self, samples: Sequence[TarSample], place: Path | RemoteFiles, targets: Targets, notes: tuple[str, ...]
@@ -261,16 +261,16 @@ class TarIndex:
 
 
 def _item(sample: TarSample, fields: Mapping[str, str], targets: Targets, is_local: bool) -> Item:
-    """Returns a sample as it is read: its image, and the files of which values are stored."""
-    label = None if sample.fault or not sample.label else targets.read(sample.label)
-    others = [extension for extension in sample.members if extension != _LABEL or label is None]
+    """Returns a sample as it is read: its image, its label, and the files of which values are stored."""
+    known = {_LABEL: targets.read(sample.label)} if sample.label and not sample.fault else {}
+    others = sample.members.keys() - known.keys()
     used = dict.fromkeys(filter(None, (_extension_of(key, others) for key in fields.values())))
     image = list(sample.members)[:1]
     words = sample.revision.split()  # a tar that has grown has samples that have not changed
     sizes = [str(size) for _, size in sample.members.values()]
-    revision = " ".join((str(label), *sizes, *(words[-1:] if is_local else words)))
+    revision = " ".join((str(known.get(_LABEL)), *sizes, *(words[-1:] if is_local else words)))
     files = [part_of_file(sample.tar, *sample.members[extension]) for extension in (*image, *used)]
-    return Item(files, revision, sample.fault, (label, list(used)), ".".join((f"{sample.tar}/{sample.key}", *image)))
+    return Item(files, revision, sample.fault, (known, list(used)), ".".join((f"{sample.tar}/{sample.key}", *image)))
 
 
 def _matching(tree: Tree, pattern: str) -> Iterator[str]:
@@ -311,8 +311,7 @@ class TarSplit(ValuesSplit):
 
     def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
         """Returns the values of a sample by field."""
-        label, extensions = self.items[index].own
-        contents = {} if label is None else {_LABEL: label}
+        contents, extensions = self.items[index].own
         for extension, name in zip(extensions, self.files(index)[1:], strict=True):
             is_mask = self.fields.get("masks") == extension
             contents[extension] = read_mask(files, name) if is_mask else _decoded(extension, files.read(name))
@@ -334,13 +333,16 @@ def _extension_of(key: str, extensions: Iterable[str]) -> str:
 def _decoded(extension: str, data: bytes) -> Any:
     """Returns the value in a file of a sample; raises ValueError if it is broken, or of a kind that is not read."""
     kind = extension.rpartition(".")[2]
+    if kind not in _KINDS:
+        raise ValueError(f"its {extension} is of a kind that is not read; name others in fields: json, txt, cls, npy")
     with naming(f"its {extension} cannot be read: ", ValueError, EOFError, RecursionError):
-        if kind == "json":
-            return json.loads(data)
-        if kind in ("txt", "text", "caption"):
-            return data.decode("utf-8")
-        if kind in (_LABEL, "id", "index"):
-            return int(data)
-        if kind == "npy":
-            return np.load(io.BytesIO(data), allow_pickle=False)
-    raise ValueError(f"its {extension} is of a kind that is not read; name others in fields: json, txt, cls, npy")
+        return _KINDS[kind](data)
+
+
+_KINDS: Mapping[str, Callable[[bytes], Any]] = {
+    "json": json.loads,
+    **dict.fromkeys(("txt", "text", "caption"), bytes.decode),
+    **dict.fromkeys((_LABEL, "id", "index"), int),
+    "npy": lambda data: np.load(io.BytesIO(data), allow_pickle=False),
+}
+"""Last part of an extension -> what reads the bytes of such a file."""

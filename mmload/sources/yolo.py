@@ -25,9 +25,9 @@ from msgspec import Meta
 
 from mmload.errors import SourceError, choices, naming, shown
 from mmload.records import ObjectsRecord, mirrored_names
-from mmload.sources import Findings
+from mmload.sources import Findings, one_or_more
 from mmload.sources.annotation_values import read_integer
-from mmload.sources.decode import Decoder, describe_content
+from mmload.sources.decode import Decoder, check_content
 from mmload.sources.files import MISSING, LocalTree, SampleFiles, images_among, read_text
 from mmload.sources.list_rows import MAX_CLASSES
 from mmload.sources.listed_split import Beside, Item, ListedSplit, Listing, note_doubles, size_of
@@ -41,12 +41,14 @@ from mmload.sources.objects import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from mmload.records import FieldValue
 
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """Names of a split's images in a description; the first one that it has is read."""
 _DOUBLES = "lines of labels are the same as an earlier one of their image, and are left out"
 _LABELS = ("labels", "Labels", "LABELS")
+_LAST_IMAGES = re.compile(r"(?ais)^((?:.*/)?)images(?=/|\Z)")
+"""The last folder that is called images in a path, after the folders around it."""
 _MOST_BYTES = 2**28  # of a list of images
 
 
@@ -99,17 +101,11 @@ class YoloSource:
         return splits
 
     def _split(self, body: Mapping[str, Any], key: str, meaning: YoloMeaning) -> YoloSplit:
-        paths = body[key] if isinstance(body[key], list) else [body[key]]
-        above = body.get("path")  # a folder of another computer, where it does not exist
-        base = (self._existing(above, [self._root]) if isinstance(above, str) else None) or self._root
+        base = self._existing(str(body.get("path", ".")), [self._root]) or self._root  # it may be of another computer
         findings = Findings()
-        files = (file for path in paths for file in self._images(str(path), base, findings))
+        files = (file for path in one_or_more(body[key]) for file in self._images(str(path), base, findings))
         items = Listing(Item, self._items(files, meaning.numbers, findings))
-        notes = findings.notes()
-        if meaning.task == "keypoints" and not meaning.objects.flip:
-            notes += ("data.yaml has no flip_idx: flips of images will not exchange left and right keypoints",)
-        notes += notes_on_flip(meaning.objects)
-        return YoloSplit(self, self._root, meaning, items, notes)
+        return YoloSplit(self, self._root, meaning, items, findings.notes() + notes_on_flip(meaning.objects))
 
     def _existing(self, path: str, folders: Sequence[Path]) -> Path | None:
         """Returns the first path that is written in a description and exists below one of the folders, in any case.
@@ -171,11 +167,9 @@ class YoloSource:
     def _label_folders(self, folder: str) -> list[str]:
         """Returns the folders that may have the labels of a folder of images: ``labels`` for ``images``, and itself."""
         if folder not in self._labels:
-            parts = folder.split("/")
-            last = max((place for place, part in enumerate(parts) if part.lower() == "images"), default=None)
-            names = [] if last is None else ["/".join([*parts[:last], name, *parts[last + 1 :]]) for name in _LABELS]
+            names = [_LAST_IMAGES.sub(rf"\1{name}", folder) for name in _LABELS]
             places = [name for name in names if (self._root / name).is_dir()] or names[:1]
-            self._labels[folder] = [*places, folder]
+            self._labels[folder] = list(dict.fromkeys([*places, folder]))
         return self._labels[folder]
 
 
@@ -192,7 +186,7 @@ class YoloSplit(ListedSplit):
         """Returns the names of keypoints and their flip."""
         return self._meaning.objects
 
-    def beside(self, index: int, files: SampleFiles, image: Tensor) -> Beside:
+    def beside(self, index: int, files: SampleFiles, image: FieldValue) -> Beside:
         """Returns the objects as lists."""
         size, names = size_of(image), self.files(index)
         edge = EDGE_SHARE * np.array([size[1], size[0]] * 2)
@@ -255,21 +249,20 @@ def different_lines(text: bytes, meaning: YoloMeaning) -> tuple[dict[Line, int],
     Raises:
         ValueError: naming the line, if it is wrong, or the file is something else.
     """
-    if what := describe_content(text):
-        raise ValueError(f"it is {what}")
+    check_content(text)
     lines, count = dict[Line, int](), 0
     for number, line in enumerate(text.splitlines(), 1):
         with naming(f"line {number}: "):
             if words := line.split():
                 lines.setdefault(_checked(tuple(map(float, words)), meaning), number)
                 count += 1
-    if meaning.task == "detection" and not any(len(line) > _TRACKED for line in lines):
-        tracked = next((number for line, number in lines.items() if len(line) == _TRACKED and line[-1] % 1 == 0), None)
-        if tracked is not None:
-            raise ValueError(
-                f"line {tracked}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
-                "Leave the last two out, or set task=instances for polygons"
-            )
+    if meaning.task == "detection" and max(map(len, lines), default=0) == _TRACKED:
+        for numbers, number in lines.items():
+            if len(numbers) == _TRACKED and numbers[-1] % 1 == 0:
+                raise ValueError(
+                    f"line {number}: it has 7 numbers, expected 5: a box with its confidence and track, or a triangle? "
+                    "Leave the last two out, or set task=instances for polygons"
+                )
     return lines, count - len(lines)
 
 
@@ -287,7 +280,7 @@ def _checked(numbers: Line, meaning: YoloMeaning) -> Line:
         )
     shares = list(numbers[1:])
     if task == "keypoints" and meaning.numbers == 3:
-        if any(flag not in (0, 1, 2) for flag in numbers[7::3]):
+        if not {0, 1, 2}.issuperset(numbers[7::3]):
             raise ValueError("a keypoint has another visibility than 0, 1 and 2")
         del shares[6::3]
     if not all(-1 <= number <= 2 for number in shares):  # such as pixels
@@ -298,7 +291,7 @@ def _checked(numbers: Line, meaning: YoloMeaning) -> Line:
 def objects_of_lines(lines: Mapping[Line, int], size: tuple[int, int], meaning: YoloMeaning) -> ImageObjects:
     """Returns the objects of checked lines, in pixels."""
     scale, task = np.array([size[1], size[0]], np.float64), meaning.task
-    names = [f"line {number}" for number in lines.values()]
+    names = list(map("line {}".format, lines.values()))
     labels = np.array([int(line[0]) for line in lines], np.int64)
     points = [np.array(line[1:], np.float64) for line in lines]
     boxes = np.array([_box(each, task) for each in points], np.float64).reshape(-1, 4) * np.tile(scale, 2)
@@ -364,14 +357,15 @@ def read_description(path: Path) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value not in _ABSENT}
 
 
-def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
+def _class_names(path: Path, body: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the names of the classes by index, of a list or table of names and their number; raises SourceError."""
-    table = dict(enumerate(names)) if isinstance(names, list) else {} if names is None else names
+    names = body.get("names", {})
+    table = dict(enumerate(names)) if isinstance(names, list) else names
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
         raise SourceError(f"{path}: names is {shown(names)}; write a list or a table, such as names: [cat, dog]")
     with naming(f"{path}: a number of a class or nc is wrong: ", to=SourceError):
         named = {read_integer(number): name for number, name in table.items()}
-        most = len(table) if count is None else read_integer(count)
+        most = read_integer(body.get("nc", len(table)))
     if table and (sorted(named) != list(range(len(table))) or most != len(table)):
         raise SourceError(
             f"{path} has {len(table)} names of the numbers {shown(list(named))}, and nc is {most}; number the classes "
@@ -380,9 +374,9 @@ def _class_names(path: Path, names: Any, count: Any) -> tuple[str, ...]:
     if not 1 <= most <= MAX_CLASSES:
         raise SourceError(f"{path} has {most:,} classes, at most {MAX_CLASSES:,} are read; write names: [cat, dog]")
     classes = tuple(named.get(number, str(number)) for number in range(most))
-    twice = next((name for name, found in Counter(classes).items() if found > 1), None)
-    if twice is not None:
-        raise SourceError(f"{path} has {classes.count(twice)} classes named {shown(twice)}; give each its own name")
+    name, count = Counter(classes).most_common(1)[0]
+    if count > 1:
+        raise SourceError(f"{path} has {count} classes named {shown(name)}; give each its own name")
     return classes
 
 
@@ -392,7 +386,7 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMe
     Raises:
         SourceError: if it contradicts itself.
     """
-    classes = _class_names(path, body.get("names"), body.get("nc"))
+    classes = _class_names(path, body)
     with naming(f"{path}: kpt_shape or flip_idx is no list of integers: ", ValueError, TypeError, to=SourceError):
         shape, flip = (tuple(map(read_integer, body.get(key, ()))) for key in ("kpt_shape", "flip_idx"))
     chosen: Task = task or ("keypoints" if shape else "detection")
@@ -402,10 +396,10 @@ def meaning_of(path: Path, body: Mapping[str, Any], task: Task | None) -> YoloMe
         return YoloMeaning(task=chosen, classes=classes)
     if len(shape) != 2 or not 1 <= shape[0] <= MAX_KEYPOINTS or shape[1] not in (2, 3):
         raise SourceError(f"{path}: kpt_shape is {shape}; write [number of keypoints, at most {MAX_KEYPOINTS}, 2 or 3]")
-    named = body.get("kpt_names")
-    points = next(iter(named.values())) if isinstance(named, dict) and named else named
+    named = body.get("kpt_names", [])
+    points = next(iter(named.values()), []) if isinstance(named, dict) else named
     keypoints = tuple(map(str, points)) if isinstance(points, list) and len(points) == shape[0] else ()
-    flip = flip or (mirrored_names(keypoints) if keypoints else ())
     with naming(f"{path}: flip_idx: ", to=SourceError):
-        record = ObjectsRecord(keypoints=keypoints or tuple(map(str, range(shape[0]))), flip=flip)
+        names = keypoints or tuple(map(str, range(shape[0])))
+        record = ObjectsRecord(keypoints=names, flip=flip or mirrored_names(keypoints))
     return YoloMeaning(task=chosen, classes=classes, objects=record, numbers=shape[1])

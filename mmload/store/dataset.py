@@ -12,6 +12,7 @@ the samples' random draws, so a row of a subset is augmented as it is without th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -147,6 +148,7 @@ class Split:
     """
 
     files_type: ClassVar[Callable[..., LocalFiles]] = LocalFiles
+    in_chunks: ClassVar[bool] = False  # of object storage
 
     def __init__(self, folder: Folder, name: str, record: SplitRecord) -> None:
         self.folder = folder
@@ -276,8 +278,8 @@ class Split:
             fields = {n: self.reader.gather(n, numbers) for n, spec in self.fields.items() if not spec.variable_size}
             if len(fields) == len(self.fields):
                 return make_batch(fields, len(numbers), ids=torch.from_numpy(numbers))
-            others = {n: self.reader.rows(n, numbers) for n in self.fields if n not in fields}
-            own = {n: [torch.from_numpy(row) for row in rows] for n, rows in others.items()}
+            others = [name for name in self.fields if name not in fields]
+            own = {name: list(map(torch.from_numpy, self.reader.rows(name, numbers))) for name in others}
             return make_variable_size_batch(fields, own, torch.from_numpy(numbers))
         except MmloadError:
             raise
@@ -452,9 +454,11 @@ class Joined:
         classes: class names by index.
         reader: reads rows by their number in the concatenation.
         version: None, as there may be several datasets.
+        in_chunks: False, as the chunks of a concatenation have no common numbers.
     """
 
     version: int | None = None
+    in_chunks = False
 
     def __init__(self, parts: Sequence[View]) -> None:
         self.parts, self.sources = parts, list(dict.fromkeys(part.rows for part in parts))
@@ -652,11 +656,9 @@ def table_of(reader: RowReader, record: SplitRecord, sources: Sequence[RowSource
         UsageError: if neither pyarrow nor pandas is installed.
     """
     columns = _columns(reader, record, sources)
-    try:
+    with suppress(ImportError):
         import pyarrow
-    except ImportError:
-        pass
-    else:
+
         return pyarrow.table(columns)
     try:
         import pandas

@@ -157,9 +157,8 @@ class OpenedFile:
 
     def prefetch(self, offset: int, size: int) -> None:
         """Asks the system to read a range ahead; only a hint."""
-        if hasattr(os, "posix_fadvise"):
-            with suppress(OSError):
-                os.posix_fadvise(self.handle, offset, size, os.POSIX_FADV_WILLNEED)
+        with suppress(OSError, AttributeError):  # macOS has no such call
+            os.posix_fadvise(self.handle, offset, size, os.POSIX_FADV_WILLNEED)
 
     def fill(self, out: memoryview, offset: int) -> None:
         """Reads bytes from ``offset`` on into ``out``; they are valid after :meth:`check`.
@@ -171,7 +170,7 @@ class OpenedFile:
         done = 0
         while done < len(out):
             try:
-                got = os.preadv(self.handle, [out[done:] if done else out], offset + done)
+                got = os.preadv(self.handle, [out[done:]], offset + done)
             except OSError as error:
                 raise StoreError(f"cannot read {self.path} ({error.strerror})") from error
             if got == 0:
@@ -367,7 +366,7 @@ class PreparedRows(NamedTuple):
         files: int64 [B], the range of the map that each is in.
         starts: int64 [B], the first byte of each in the map.
         absent: int64 [B], the bytes of each that have to be read.
-        end: ends the use; None: nothing ends with it.
+        end: ends the use.
     """
 
     map: MappedRows
@@ -375,7 +374,7 @@ class PreparedRows(NamedTuple):
     files: Numbers
     starts: Numbers
     absent: Numbers
-    end: Callable[[], object] | None = None
+    end: Callable[[], object] = lambda: None
 
 
 def reserved(size: int) -> npt.NDArray[np.uint8]:
@@ -395,16 +394,19 @@ def reserved(size: int) -> npt.NDArray[np.uint8]:
         raise StoreError(f"{why}; raise the limit of address space (ulimit -v)") from error
 
 
-def map_over(address: int, size: int, handle: int | None, path: str | Path) -> None:
-    """Maps a file over reserved addresses, copy-on-write: writes never reach it. None: gives its pages back.
+NO_HANDLE = -1
+
+
+def map_over(address: int, size: int, handle: int, path: str | Path) -> None:
+    """Maps a file over reserved addresses, copy-on-write: writes never reach it. No handle: gives its pages back.
 
     The descriptor may be closed afterwards.
 
     Raises:
         StoreError: if it cannot be mapped; the message names the path.
     """
-    kind = mmap.MAP_PRIVATE | _FIXED | _NO_RESERVE | (mmap.MAP_ANONYMOUS if handle is None else 0)
-    if system_mmap()(address, size, _READ_WRITE, kind, -1 if handle is None else handle, 0) != address:
+    kind = mmap.MAP_PRIVATE | _FIXED | _NO_RESERVE | (mmap.MAP_ANONYMOUS if handle == NO_HANDLE else 0)
+    if system_mmap()(address, size, _READ_WRITE, kind, handle, 0) != address:
         raise StoreError(f"cannot map {path} ({os.strerror(ctypes.get_errno())})")
 
 

@@ -119,7 +119,7 @@ def check_shards(shards: Sequence[ShardRecord], files: Mapping[str, FieldFile]) 
             raise ValueError(f"a shard has the files {', '.join(shard.files)}, expected {', '.join(files)}")
         for name, file in files.items():
             size = shard.files[name].bytes
-            if size != (file.bytes(shard.rows) if file.counted else size):
+            if file.bytes(shard.rows) not in (None, size):
                 raise ValueError(f"bytes of {name} are not rows x row size")
             if not file.is_list and size < shard.rows:
                 raise ValueError(f"bytes of {name} are fewer than rows")
@@ -196,7 +196,7 @@ def parsed_text(text: str, path: str) -> dict[str, Any]:
             "build the dataset again"
         )
     version = body.get("version")
-    if type(version) is not int or version != VERSION:
+    if version != VERSION:
         raise VersionError(
             f"{path} has format version {shown(version)}, this mmload reads version {VERSION}; upgrade mmload, or "
             "build the dataset again"
@@ -325,9 +325,10 @@ class SplitRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def _check_counts(self) -> None:
         """Checks that split, shards, classes and skipped samples count the same rows."""
-        total = int(self.rows_of_shards.sum()) if self.order is None else self.order.rows.bytes / ORDER_DTYPE.itemsize
+        total, of = float(self.rows_of_shards.sum()), "the sum of its shards"
+        if self.order is not None:
+            total, of = self.order.rows.bytes / ORDER_DTYPE.itemsize, "the length of its order"
         if total != self.rows:
-            of = "the sum of its shards" if self.order is None else "the length of its order"
             raise ValueError(f"rows is {self.rows}, expected {total:g}, {of}")
         if len(self.class_counts) not in (0, len(self.classes)) or sum(self.class_counts) > self.rows:
             raise ValueError(
@@ -415,7 +416,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         check_names(self.splits, "splits")
         for name, split in self.splits.items():
-            owner = None if split.order is None else split.order.shards_of
+            owner = split.subset_of
             if owner is None:
                 continue
             if owner not in self.splits or self.splits[owner].subset_of is not None:
@@ -432,9 +433,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def card_lines(self, kind: str, split: str) -> list[str]:
         """Returns the "notes" or "warnings" of a build on a split; a card is for people and may contain anything."""
-        by_split = self.card.get(kind)
-        of_split = by_split.get(split) if isinstance(by_split, dict) else None
-        return [str(line) for line in of_split] if isinstance(of_split, list) else []
+        return [str(line) for line in _listed(self.card.get(kind), split)]
 
     @property
     def version(self) -> int:
@@ -454,9 +453,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def excluded(self, split: str) -> list[str]:
         """Returns the ids of a split's samples that the recipe excludes; none if the recipe is malformed."""
-        table = self.recipe.get("exclude")
-        names = table.get(split) if isinstance(table, dict) else None
-        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        return [name for name in _listed(self.recipe.get("exclude"), split) if isinstance(name, str)]
 
     def dumps(self) -> str:
         """Returns the manifest as text; equal manifests give equal text."""
@@ -553,8 +550,8 @@ def staging_folder(out: Path) -> Path:
 
 def is_staging_folder(folder: Path) -> bool:
     """Returns whether a folder is a build's working folder, by its name and its mark."""
-    named = folder.name.startswith(_PREFIX) and folder.name.endswith(_SUFFIX)
-    return named and (folder / MARK_NAME).is_file()
+    name = folder.name
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX) and (folder / MARK_NAME).is_file()
 
 
 def unfinished_plan(out: Path) -> dict[str, Any]:
@@ -594,3 +591,9 @@ def _parsed(file: Path) -> Any:
 
 def _mapping(body: Any) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
+
+
+def _listed(table: Any, name: str) -> list[Any]:
+    """Returns the list of a name in a table; both may be anything else, and then it is empty."""
+    found = _mapping(table).get(name)
+    return found if isinstance(found, list) else []

@@ -63,8 +63,7 @@ def row_numbers(rows: object, count: int, what: str) -> Numbers:
     if low < -count or high >= count:
         raise IndexError(f"row {low if low < -count else high} does not exist: {what} has {counted(count, 'row')}")
     wide = numbers.astype(np.int64)  # a copy: the caller may change the original
-    if low < 0:
-        wide[wide < 0] += count
+    wide[wide < 0] += count
     return wide
 
 
@@ -85,14 +84,15 @@ def row_number(row: object, count: int, what: str) -> int:
 
 def is_single_row(rows: object) -> bool:
     """Returns whether a selection is a single row rather than several."""
-    if _is_tensor(rows) or isinstance(rows, np.ndarray):
-        return rows.ndim == 0
+    if hasattr(rows, "ndim"):  # a tensor or an array
+        return bool(rows.ndim == 0)
     return not (isinstance(rows, slice) or hasattr(rows, "__len__"))
 
 
 def as_integer(value: object) -> int | None:
     """Returns an integer of any kind as Python's int; None for anything else, such as a boolean."""
-    if isinstance(value, bool | np.bool_) or (_is_tensor(value) and str(value.dtype) == "torch.bool"):
+    kind = getattr(value, "dtype", type(value).__name__)
+    if str(kind) in ("bool", "torch.bool"):
         return None
     try:
         return index(value)  # type: ignore[arg-type]  # TypeError is the answer

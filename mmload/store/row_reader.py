@@ -234,12 +234,10 @@ def memory_of(tensor: Tensor) -> memoryview:
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # numpy 2 on 3.11
 
 
-def read(field: Rows, rows: Numbers, out: memoryview, starts: Numbers | None = None) -> None:
-    """Reads rows, int64 [B], to each of ``starts`` in ``out``; None: one after another."""
+def read(field: Rows, rows: Numbers, out: memoryview) -> None:
+    """Reads rows, int64 [B], one after another."""
     places = field.located(rows)
-    if starts is None:
-        starts = np.cumsum(places["bytes"]) - places["bytes"]
-    field.fill(places, out, starts)
+    field.fill(places, out, np.cumsum(places["bytes"]) - places["bytes"])
 
 
 def read_rows(field: Rows, rows: Numbers) -> VariableRows:
@@ -337,7 +335,7 @@ class PaddedLists:
         """Bytes of all lists."""
         memory = np.empty(int(self._offsets[-1]), np.uint8)
         for rows in row_blocks(len(self._field)):
-            read(self._field, rows, memory.data, self._offsets[rows])
+            self._field.fill(self._field.located(rows), memory.data, self._offsets[rows])
         return memory
 
 
@@ -405,7 +403,7 @@ class FieldRows:
 
     def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
         ranges = self._ranges(places, out, starts) if len(places) else []
-        for file, offset, part in ranges if len(ranges) > 1 else ():
+        for file, offset, part in ranges[1:]:
             file.prefetch(offset, len(part))
         for file, offset, part in ranges:
             file.fill(part, offset)

@@ -26,6 +26,7 @@ from mmload.records import has_images
 from mmload.sources.files import inner_name
 from mmload.sources.listed_split import originals_of
 from mmload.store.dataset import Dataset, Split, cells_of_rows, class_field, labels_of, members_of
+from mmload.view.facts import table_of
 from mmload.view.marks import REASONS, Marks
 
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ MOST_ROWS = 200
 _THUMBNAIL, _LARGE, _DRAWN, _PHOTOGRAPH = 160, 512, 224, 1024  # pixels of a side
 _NEIGHBORS = 7  # rows in the batch of a draw beside it, so that steps that mix samples have something to mix
 _CACHED = 8  # classes whose rows are cached
-_STATIC = {
-    "": ("browse.html", "text/html"),
-    "style.css": ("browse.css", "text/css"),
-    "script.js": ("browse.js", "text/javascript"),
-}
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
@@ -86,6 +82,9 @@ class Pages:
         self._augmentation, self._collate_for, self._seed = augmentation, collate_for, seed
         self._members = lru_cache(_CACHED)(_members)
         self._gets: Mapping[str, Callable[[Mapping[str, str]], PageReply]] = {
+            "": lambda query: _static("browse.html", "text/html"),
+            "style.css": lambda query: _static("browse.css", "text/css"),
+            "script.js": lambda query: _static("browse.js", "text/javascript"),
             "api/about": self._about,
             "api/rows": self._rows,
             "api/row": self._row,
@@ -97,9 +96,6 @@ class Pages:
 
     def get(self, place: str, query: Mapping[str, str]) -> PageReply:
         """Answers a place with the values of its query; errors are replies, too."""
-        if place in _STATIC:
-            file, kind = _STATIC[place]
-            return PageReply(200, f"{kind}; charset=utf-8", (files("mmload.view") / file).read_bytes())
         found = self._gets.get(place)
         if found is None:
             return _error(404, f"there is nothing at {place!r:.80}")
@@ -168,15 +164,17 @@ class Pages:
             "name": _class_texts(split, np.array([row]))[0],
             "mark": self._marks.current().reason(source.id, _owner(split)),
             "source": self._originals.missing(source.id),
-            "shape": list(split.record.fields["images"].shape) if has_images(split.record.fields) else None,
+            "shape": None,
             "boxes": None,
             "legend": [],
         }
-        if has_images(split.record.fields):
+        fields = split.record.fields
+        if has_images(fields):
             (cell,) = cells_of_rows(split, [row])
             legend = (name_in_legend(index, split.record.classes) for index in shown_classes([cell]))
             body["legend"] = [{"name": name, "color": f"#{bytes(color).hex()}"} for name, color in legend]
-            body["boxes"] = None if cell.boxes is None else len(cell.boxes)
+            body["shape"] = list(fields["images"].shape)
+            body["boxes"] = len(cell.boxes) if {"boxes", "labels"} <= fields.keys() else None
             body["mask"] = cell.mask is not None
         return _json(body)
 
@@ -196,6 +194,7 @@ class Pages:
 
     def _draws(self, query: Mapping[str, str]) -> PageReply:
         """Sends the draws of a row: in one epoch after the other, of views all."""
+        from mmload.augment.collate import collates_of
         from mmload.view.training import drawn_cells
 
         split, row = self._row_of(query)
@@ -204,7 +203,7 @@ class Pages:
             raise UsageError("start mmload browse with --augment STEPS to see draws")
         later = range(row + 1, min(row + 1 + _NEIGHBORS, len(split)))
         earlier = range(row - 1, max(row - 1 - _NEIGHBORS + len(later), -1), -1)
-        views = len(getattr(collate, "collates", (collate,)))
+        views = len(collates_of(collate))
         rows = [row, *later, *earlier]
         cells = drawn_cells(split, collate, rows, draws=-(-DRAWS // views), seed=self._seed)[0][:DRAWS]
         pictures = ((cell.detail, annotated(cell, _DRAWN, split.classes)) for cell in cells)
@@ -242,9 +241,8 @@ class Originals:
     """Files of a source, its folder or its list: the photographs that rows were made of, below its folder only."""
 
     def __init__(self, root: Path | None, recipe: Mapping[str, Any]) -> None:
-        source, decode = recipe.get("source"), recipe.get("decode")
-        self._folder = source.get("folder") if isinstance(source, dict) else None
-        self._oriented = isinstance(decode, dict) and decode.get("exif_orient") is True
+        self._folder = str(table_of(recipe, "source").get("folder", ""))
+        self._oriented = table_of(recipe, "decode").get("exif_orient") is True
         self._root = None if root is None else root.resolve() if root.is_dir() else root.resolve().parent
 
     def picture(self, sample: str) -> Image.Image:
@@ -254,12 +252,12 @@ class Originals:
             UsageError: if the source was not given, or has no such file.
             SampleError: if the file cannot be read or is no image.
         """
-        from mmload.sources.decode import Decoder  # torch
+        from mmload.sources.decode import Decoder
         from mmload.sources.files import SampleFiles
 
         root, name = self._place(sample)
-        pixels, _, _ = SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented))
-        return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+        pixels = np.asarray(SampleFiles(root, sample).image(name, Decoder(exif_orient=self._oriented))[0])
+        return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
     def missing(self, sample: str) -> str:
         """Returns why there is no photograph of a sample; empty if there is a file."""
@@ -273,8 +271,7 @@ class Originals:
         """Returns the folder and the name of a sample's file, below the source's folder, with its links followed."""
         if self._root is None:
             raise UsageError("start mmload browse with --source ROOT to see the original image")
-        folders = ["", "VOCdevkit", *([self._folder] if isinstance(self._folder, str) else [])]
-        for folder in folders:
+        for folder in ("", "VOCdevkit", self._folder):
             name = inner_name(os.path.join(folder, sample))
             if name is None:
                 continue
@@ -325,6 +322,10 @@ def _json(body: object, status: int = 200) -> PageReply:
 
 def _error(status: int, text: str) -> PageReply:
     return _json({"error": one_line(text)}, status)
+
+
+def _static(file: str, kind: str) -> PageReply:
+    return PageReply(200, f"{kind}; charset=utf-8", (files("mmload.view") / file).read_bytes())
 
 
 def _png(picture: Image.Image) -> PageReply:

@@ -21,6 +21,8 @@ ADDRESS = "127.0.0.1"
 
 _MOST_BODY = 4096
 _IDLE = 60  # seconds until a connection that sends nothing is closed
+_REFUSED = {errno.EADDRINUSE: "is taken by another program", errno.EACCES: "may not be used"}
+"""Errors of the system about a port -> what they mean."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
@@ -51,8 +53,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                why = "is taken by another program" if error.errno == errno.EADDRINUSE else "may not be used"
+            if why := _REFUSED.get(error.errno or 0):
                 raise UsageError(f"--port is {port}, which {why}; give another, or none for any free one") from error
             raise MmloadError(f"cannot listen on {ADDRESS} ({error.strerror})") from error
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}

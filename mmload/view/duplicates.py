@@ -77,20 +77,15 @@ class Copies:
     complete: bool
 
 
-def copies(
-    grays: Floats,
-    checksums: npt.NDArray[np.uint32] | None = None,
-    *,
-    starts: Sequence[int] = (0,),
-) -> Copies:
+def copies(grays: Floats, checksums: npt.NDArray[np.uint32], *, starts: Sequence[int] = (0,)) -> Copies:
     """Finds all pairs of thumbnails that show one picture.
 
     Args:
         grays: float32 [N, 16, 16], of all rows that are compared.
-        checksums: [N], of the rows; None: rows are compared by their thumbnails alone.
+        checksums: [N], of the rows.
         starts: the first row of each split, ascending from 0.
     """
-    first = np.arange(len(grays)) if checksums is None else _first_equal(grays, checksums)
+    first = _first_equal(grays, checksums)
     again = np.flatnonzero(first != np.arange(len(grays)))
     shown = _varied(grays, np.flatnonzero(first == np.arange(len(grays))))
     bounds = np.searchsorted(shown, [*starts, len(grays)]).tolist()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mmload.errors import DamagedError, UsageError, choices, one_line
 from mmload.records import VARIABLE, FieldSpec
@@ -40,15 +41,16 @@ def facts(path: str | Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def _split(path: str, name: str, record: SplitRecord, manifest: Manifest) -> dict[str, Any]:
-    own = [spec for spec in record.fields.values() if spec.variable_size]
+    own = [spec.encoding for spec in record.fields.values() if spec.variable_size]
+    layout, encoding = ("variable-size images", own[0]) if own else ("rows of one size", "raw")
     counts: tuple[int | None, ...] = record.class_counts or (None,) * len(record.classes)
     return {
         "rows": record.rows,
         "subset_of": record.subset_of,
         "bytes": record.bytes,
         "shards": len(record.shards),
-        "layout": "variable-size images" if own else "rows of one size",
-        "encoding": own[0].encoding if own else "raw",
+        "layout": layout,
+        "encoding": encoding,
         "fields": {field: _field(field, spec, record) for field, spec in record.fields.items()},
         "classes": [{"name": each, "rows": count} for each, count in zip(record.classes, counts, strict=True)],
         "mean": list(record.mean),
@@ -85,13 +87,19 @@ def field_text(spec: Mapping[str, Any]) -> str:
 
 def recipe_texts(recipe: Mapping[str, Any]) -> dict[str, str]:
     """Writes a recipe in words, as ``source``, ``decoded`` and ``transforms``; what another version wrote passes."""
-    steps, decode = recipe.get("transforms"), recipe.get("decode")
+    steps = recipe.get("transforms")
     called = [_call_text(step, "step") for step in steps] if isinstance(steps, list) else []
     return {
         "source": _call_text(recipe.get("source"), "kind"),
-        "decoded": ", ".join(f"{key} {value}" for key, value in decode.items()) if isinstance(decode, dict) else "",
+        "decoded": ", ".join(f"{key} {value}" for key, value in table_of(recipe, "decode").items()),
         "transforms": ", ".join(called) or "none",
     }
+
+
+def table_of(body: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns a table of a recipe or a card, such as ``decode``; an empty one where there is something else or none."""
+    found = body.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _call_text(body: object, name: str) -> str:
@@ -106,16 +114,25 @@ def check_text(name: str, result: object) -> str:
     """Writes in a line what verify, parity or bench recorded in the card of a dataset, which may hold anything."""
     if not isinstance(result, dict):
         return f"not recorded (mmload {name} --record)"
-    if name == "verify":
-        whole = "whole, and equal to its source" if result.get("compared") else "whole"
-        found = whole if (faults := result.get("faults")) == 0 else f"{faults} fault{'' if faults == 1 else 's'}"
-    elif name == "parity":
-        states = [one.get("state") for one in dicts_in(result.get("verdicts"))]
-        failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
-        found = f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold"
-    else:
-        found = result.get("verdict") or "no verdict"
-    return one_line(f"{str(result.get('date'))[:10]}: {found}")
+    return one_line(f"{str(result.get('date'))[:10]}: {_RESULT_TEXTS[name](result)}")
+
+
+def _verify_text(result: Mapping[str, Any]) -> str:
+    whole = "whole, and equal to its source" if result.get("compared") else "whole"
+    return whole if (faults := result.get("faults")) == 0 else f"{faults} fault{'' if faults == 1 else 's'}"
+
+
+def _parity_text(result: Mapping[str, Any]) -> str:
+    states = [one.get("state") for one in dicts_in(result.get("verdicts"))]
+    failed, judged = states.count("fail"), states.count("fail") + states.count("pass")
+    return f"{failed} of {judged} checks fail" if failed else f"all {judged} checks hold"
+
+
+def _bench_text(result: Mapping[str, Any]) -> str:
+    return str(result.get("verdict") or "no verdict")
+
+
+_RESULT_TEXTS = {"verify": _verify_text, "parity": _parity_text, "bench": _bench_text}
 
 
 def dicts_in(value: object) -> list[dict[str, Any]]:
@@ -123,7 +140,8 @@ def dicts_in(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-class Origin(NamedTuple):
+@dataclass(frozen=True)
+class Origin:
     """A row and the sample that it was made of: its id in the source, and (height, width) before any transform."""
 
     split: str
@@ -168,11 +186,11 @@ def rows_of(dataset: Dataset, split: str | None, file: str) -> list[Origin]:
         if found:
             return found
     for each in splits:
+        reasons = _left_out(each, set(_endings(file)))
+        reasons |= dict.fromkeys(dataset.manifest.excluded(each.name), " by --exclude")
         for candidate in _endings(file):
-            if candidate in dataset.manifest.excluded(each.name):
-                raise UsageError(f"{candidate} was left out of split {each.name} by --exclude")
-            if (reason := _left_out(each, candidate)) is not None:
-                raise UsageError(f"{candidate} was left out of split {each.name}: {reason}")
+            if candidate in reasons:
+                raise UsageError(f"{candidate} was left out of split {each.name}{reasons[candidate]}")
     where = f"split {split} of {dataset.folder.title}" if split else dataset.folder.title
     example = next((each.source(0).id for each in splits if len(each)), "none")
     raise UsageError(f"no row of {where} was made from {file!r}; its files are named as in {example!r}")
@@ -188,17 +206,13 @@ def _endings(file: str) -> Iterator[str]:
     yield from dict.fromkeys([file, *("/".join(parts[start:]) for start in range(len(parts)))])
 
 
-def _left_out(split: Split, sample: str) -> str | None:
-    """Returns why a sample was left out; None if it was not."""
+def _left_out(split: Split, samples: set[str]) -> dict[str, str]:
+    """Returns why some of these samples were left out."""
     if (record := split.record.skipped_file) is None:
-        return None
+        return {}
     folder, file = split.folder, f"{split.name}/{split.record.list_name(SKIPPED_NAME)}"
     try:
         with os.fdopen(folder.open(file, record), encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                body = json.loads(line)
-                if body["id"] == sample:
-                    return str(body["reason"])
+            return {body["id"]: f": {body['reason']}" for body in map(json.loads, lines) if body["id"] in samples}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DamagedError(f"{folder.name(file)} cannot be read ({error}); {folder.remedy}") from error
-    return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from mmload.runtime.resources import (
     allowed_memory,
     available_cores,
     binding,
+    core_share,
     cpu_quota,
     free_memory,
     installed_version,
     local_ranks,
     processor_name,
-    threads_of_rank,
 )
 from mmload.runtime.turbojpeg import turbojpeg_library
 from mmload.store.dataset_folder import open_folder
@@ -106,30 +106,33 @@ def installation_warnings(facts: Mapping[str, Any]) -> list[str]:
             f"a cgroup leaves {bytes_text(memory['limit_bytes'])} of memory, and the page cache counts; "
             "rows that do not fit come from the disk"
         )
-    if dataset is not None and dataset["needs_reads"]:
-        lines.append(
+    return lines if dataset is None else [*lines, *_dataset_warnings(dataset, memory["free_bytes"])]
+
+
+def _dataset_warnings(dataset: Mapping[str, Any], free: int) -> Iterator[str]:
+    if dataset["needs_reads"]:
+        yield (
             f"{dataset['path']} is on a network or FUSE file system ({dataset['file_system']}); copy it to a local disk"
         )
-    if dataset is not None and not dataset["can_populate"]:
-        lines.append("this system cannot fault in mapped rows safely (Linux 5.14 can): they are read one by one")
-    if dataset is not None and dataset["bytes"] > memory["free_bytes"]:
-        lines.append(
-            f"{dataset['path']} has {bytes_text(dataset['bytes'])}, more than the {bytes_text(memory['free_bytes'])} "
-            "of memory that are free; each epoch reads from the disk what does not fit (docs/loading.md)"
+    if not dataset["can_populate"]:
+        yield "this system cannot fault in mapped rows safely (Linux 5.14 can): they are read one by one"
+    if dataset["bytes"] > free:
+        yield (
+            f"{dataset['path']} has {bytes_text(dataset['bytes'])}, more than the {bytes_text(free)} of memory that "
+            "are free; each epoch reads from the disk what does not fit (docs/loading.md)"
         )
-    return lines
 
 
 def _processor() -> dict[str, Any]:
-    threads, reason = threads_of_rank()
+    share = core_share()
     return {
         "name": processor_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "available_cores": available_cores(),
         "quota": cpu_quota(),
         "ranks": local_ranks(),
-        "threads": threads,
-        "threads_reason": reason,
+        "threads": share.threads,
+        "threads_reason": share.reason,
     }
 
 
@@ -137,12 +140,11 @@ def _machine_code() -> dict[str, Any]:
     """Returns the kind of processor whose kernels are used, those that the package has, and the cache of others."""
     shipped = [level for level in machine_code.LEVELS if machine_code.library_path(level).exists()]
     cache = machine_code.cache_folder()
-    return {
-        "level": next((level for level in machine_code.levels() if level in shipped), None),
-        "shipped": shipped,
-        "cache": None if cache is None else str(cache),
-        "cached": 0 if cache is None else sum(1 for _ in cache.glob("*.o")),
-    }
+    found = (
+        {"cache": None, "cached": 0} if cache is None else {"cache": str(cache), "cached": len([*cache.glob("*.o")])}
+    )
+    level = next((level for level in machine_code.levels() if level in shipped), None)
+    return {"level": level, "shipped": shipped, **found}
 
 
 def _memory() -> dict[str, Any]:

@@ -88,7 +88,7 @@ class DatasetReport:
         outliers: the most conspicuous first.
         copied: pictures that several rows show: those in two splits first, then equal rows, then the most alike ones.
         complete: whether these are all.
-        classes: split -> its classes, where rows have several.
+        classes: split -> the counts of :func:`class_rows`.
         boxes: split -> its boxes, where rows have boxes.
     """
 
@@ -97,7 +97,7 @@ class DatasetReport:
     outliers: list[Outlier]
     copied: list[CopiedPicture]
     complete: bool
-    classes: dict[str, ClassRows]
+    classes: dict[str, dict[str, list[int]]]
     boxes: dict[str, BoxFacts]
 
 
@@ -106,39 +106,36 @@ def report(dataset: Dataset, *, progress: Progress = lambda done, total: None) -
     splits = {name: split for name, split in dataset.built_splits.items() if has_images(split.fields) and len(split)}
     starts = np.cumsum([0, *(len(split) for split in splits.values())]).tolist()
     grays = np.empty((starts[-1], SIDE, SIDE), np.float32)
-    small: dict[str, Thumbnails] = {}
+    checksums = np.empty(starts[-1], np.uint32)
+    outliers, brightness, sizes = list[Outlier](), dict[str, Numbers](), dict[str, Numbers]()
     for (name, split), start, stop in zip(splits.items(), starts, starts[1:], strict=False):
-        small[name] = thumbnails(
+        small = thumbnails(
             split,
             grays[start:stop],
             lambda rows, _, before=start: progress(before + rows, len(grays)),  # type: ignore[misc]
         )
-    sizes = {name: _sizes(split) for name, split in splits.items()}
-    found = [one for name in splits for one in _outliers(name, small[name], sizes[name])]
-    checksums = np.concatenate([np.empty(0, np.uint32), *(each.checksums for each in small.values())])
+        checksums[start:stop], sizes[name] = small.checksums, _sizes(split)
+        outliers += _outliers(name, small, sizes[name])
+        brightness[name] = np.histogram(small.mean, bins=BINS, range=(0, 256))[0].astype(np.int64)
     pairs = copies(grays, checksums, starts=starts[:-1])
     return DatasetReport(
-        brightness={
-            name: np.histogram(each.mean, bins=BINS, range=(0, 256))[0].astype(np.int64) for name, each in small.items()
-        },
+        brightness=brightness,
         sizes=sizes,
-        outliers=sorted(found, key=lambda one: -one.strength),
+        outliers=sorted(outliers, key=lambda one: -one.strength),
         copied=_copied(pairs, list(splits), np.array(starts)),
         complete=pairs.complete,
-        classes={
-            name: counts for name, split in dataset.built_splits.items() if (counts := class_rows(split)) is not None
-        },
+        classes={name: class_rows(split) for name, split in dataset.built_splits.items()},
         boxes={name: boxes for name, split in dataset.built_splits.items() if (boxes := box_facts(split)) is not None},
     )
 
 
 def findings_list(dataset: Dataset, found: DatasetReport) -> str:
     """Returns copies, but the first row of each picture, and outliers as a list of samples to exclude or save."""
-    reasons = [(split, row, "copy") for one in found.copied for split, row in one.rows[1:]]
-    reasons += [(one.split, one.row, one.reason) for one in found.outliers]
-    first = {(split, row): reason for split, row, reason in reversed(reasons)}
-    lines = (line_of(dataset[split].source(row).id, reason, split) for (split, row), reason in sorted(first.items()))
-    return f"# Found in {one_line(dataset.path.name)}\n" + "".join(f"{line}\n" for line in lines)
+    reasons = [(place, "copy") for one in found.copied for place in one.rows[1:]]
+    reasons += [((one.split, one.row), one.reason) for one in found.outliers]
+    first = dict(reversed(reasons))
+    lines = [line_of(dataset[split].source(row).id, reason, split) for (split, row), reason in sorted(first.items())]
+    return "\n".join([f"# Found in {one_line(dataset.path.name)}", *lines, ""])
 
 
 def _sizes(split: Split) -> npt.NDArray[np.int64]:
@@ -236,23 +233,11 @@ def _images(split: Split, start: int, stop: int) -> Iterator[tuple[int, npt.NDAr
         yield start, split.reader.array("images", np.arange(start, stop))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassRows:
-    """Rows, and boxes or pixels, per class.
+def class_rows(split: Split) -> dict[str, list[int]]:
+    """Counts ``rows`` per class, from labels alone, and its ``boxes`` or ``pixels`` where rows have these.
 
-    Attributes:
-        rows: int64 [K], rows in which each class is.
-        amounts: int64 [K], its boxes or pixels; None of vectors of classes.
-        unit: unit of the amounts: boxes or pixels.
+    Returns nothing if the rows of a split have one class each, or none.
     """
-
-    rows: Numbers
-    amounts: Numbers | None = None
-    unit: str = ""
-
-
-def class_rows(split: Split) -> ClassRows | None:
-    """Counts the rows per class, from labels alone; None if the rows of a split have one class each, or none."""
     fields = split.fields
     if "labels" in fields and fields["labels"].dtype == "int64" and len(fields["labels"].shape) == 1:
         return _of_boxes(split)
@@ -261,11 +246,13 @@ def class_rows(split: Split) -> ClassRows | None:
     targets = fields.get("targets")
     if targets is not None and targets.shape == (len(split.classes),) and split.classes:
         parts = (split.reader.array("targets", rows) > 0 for rows in _parts(split, "targets"))
-        return ClassRows(rows=sum((part.sum(0, dtype=np.int64) for part in parts), np.zeros(targets.shape, np.int64)))
-    return None
+        return {
+            "rows": sum((part.sum(0, dtype=np.int64) for part in parts), np.zeros(targets.shape, np.int64)).tolist()
+        }
+    return {}
 
 
-def _of_boxes(split: Split) -> ClassRows:
+def _of_boxes(split: Split) -> dict[str, list[int]]:
     rows, boxes = np.zeros(len(split.classes), np.int64), np.zeros(len(split.classes), np.int64)
     for part in _parts(split, "labels"):
         labels = labels_of(split.reader, split.record, part)
@@ -273,10 +260,10 @@ def _of_boxes(split: Split) -> ClassRows:
         boxes += np.bincount(labels[real], minlength=len(rows))
         row, _ = np.nonzero(real)
         rows += np.bincount(np.unique(row * len(rows) + labels[real]) % max(1, len(rows)), minlength=len(rows))
-    return ClassRows(rows=rows, amounts=boxes, unit="boxes")
+    return {"rows": rows.tolist(), "boxes": boxes.tolist()}
 
 
-def _of_masks(split: Split) -> ClassRows:
+def _of_masks(split: Split) -> dict[str, list[int]]:
     rows, pixels = np.zeros(256, np.int64), np.zeros(256, np.int64)
     for start in range(0, len(split), _VARIABLE_AT_ONCE):
         for mask in split.reader.rows("masks", np.arange(start, min(start + _VARIABLE_AT_ONCE, len(split)))):
@@ -284,7 +271,7 @@ def _of_masks(split: Split) -> ClassRows:
             rows += found > 0
             pixels += found
     known = min(256, len(split.classes)) or int(np.flatnonzero(pixels).max(initial=-1)) + 1
-    return ClassRows(rows=rows[:known], amounts=pixels[:known], unit="pixels")
+    return {"rows": rows[:known].tolist(), "pixels": pixels[:known].tolist()}
 
 
 def _parts(split: Split, field: str) -> Iterator[Numbers]:

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mmload.augment.collate import collates_of
 from mmload.errors import MmloadError, UsageError, bytes_text, counted, one_line
 from mmload.pictures.contact_sheet import Cell, annotated, name_in_legend, shown_classes
 from mmload.pictures.drawing import figure
 from mmload.store.dataset import Dataset, Split, cells_of_rows, first_rows
-from mmload.view.facts import check_text, decimals, dicts_in, field_text, recipe_texts
+from mmload.view.facts import check_text, decimals, dicts_in, field_text, recipe_texts, table_of
 from mmload.view.report import (
     ASPECTS,
     BINS,
     PER_IMAGE,
     SIDES,
     BoxFacts,
-    ClassRows,
     CopiedPicture,
     DatasetReport,
     Outlier,
@@ -119,14 +119,15 @@ def _findings(facts: Mapping[str, Any], report: DatasetReport) -> str:
     """Writes a few lines of the most important findings: copies across splits, outliers, omitted samples."""
     left_out = sum(split["skipped"]["count"] + split["excluded"] for split in facts["splits"].values())
     copied, across = len(report.copied), sum(one.is_across for one in report.copied)
-    rows: list[tuple[str, object]] = [
-        ("rows", f"{facts['rows']:,} in {counted(len(facts['splits']), 'split')}, {bytes_text(facts['bytes'])}"),
-        ("pictures in two splits", f"{across:,}" if across else "none"),
-        ("pictures in several rows", f"{copied:,}" if copied else "none"),
-        ("outliers", counted(len(report.outliers), "finding") if report.outliers else "none"),
-        ("samples left out", f"{left_out:,}" if left_out else "none"),
+    outliers = len(report.outliers)
+    found = [
+        ("pictures in two splits", across, f"{across:,}"),
+        ("pictures in several rows", copied, f"{copied:,}"),
+        ("outliers", outliers, counted(outliers, "finding")),
+        ("samples left out", left_out, f"{left_out:,}"),
     ]
-    return _table(rows)
+    rows = f"{facts['rows']:,} in {counted(len(facts['splits']), 'split')}, {bytes_text(facts['bytes'])}"
+    return _table([("rows", rows), *((name, text if count else "none") for name, count, text in found)])
 
 
 def _about(facts: Mapping[str, Any]) -> str:
@@ -150,7 +151,7 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
         rows += [("mean", decimals(facts["mean"])), ("std", decimals(facts["std"]))]
     rows += [(kind, line) for kind in ("warning", "note") for line in facts[f"{kind}s"]]
     parts = [_table(rows), sheets(split, training, splits)]
-    parts.append(_classes(facts["classes"], report.classes.get(split.name)))
+    parts.append(_classes(facts["classes"], report.classes[split.name]))
     parts.append(_boxes(report.boxes.get(split.name)))
     if split.name in report.brightness:
         names = [f"{bin_ * _STEP} to {bin_ * _STEP + _STEP - 1}" for bin_ in range(BINS)]
@@ -161,18 +162,16 @@ def _split(split: Split, facts: Mapping[str, Any], report: DatasetReport, traini
     return "".join(parts)
 
 
-def _classes(classes: Sequence[Mapping[str, Any]], found: ClassRows | None) -> str:
-    heads, columns = ["class", "rows"], [[int(one["rows"] or 0) for one in classes]]
-    if found is not None:
-        columns = [each.tolist() for each in (found.rows, found.amounts) if each is not None]
-        heads += [found.unit][: len(columns) - 1]
-    if not any(columns[0]):
+def _classes(classes: Sequence[Mapping[str, Any]], found: Mapping[str, list[int]]) -> str:
+    columns = {"rows": [int(one["rows"] or 0) for one in classes], **found}
+    if not any(columns["rows"]):
         return ""
-    names = [*(one["name"] for one in classes), *map(str, range(len(classes), len(columns[0])))]
-    ordered = sorted(zip(names, zip(*columns, strict=True), strict=True), key=lambda one: -one[1][0])
+    heads = ["class", *columns]
+    names = [*(one["name"] for one in classes), *map(str, range(len(classes), len(columns["rows"])))]
+    ordered = sorted(zip(names, zip(*columns.values(), strict=True), strict=True), key=lambda one: -one[1][0])
     if len(ordered) <= _MOST_BARS:
         return f"<h3>Classes</h3>{_bars(heads, ordered)}"
-    rows = [count[0] for _, count in ordered]
+    rows = sorted(columns["rows"], reverse=True)
     if all(count == ordered[0][1] for _, count in ordered):
         return f"<h3>Classes</h3><p>Each of the {len(rows):,} classes has {counted(rows[0], 'row')}.</p>"
     lead = f"{len(rows):,} classes with {rows[-1]:,} to {rows[0]:,} rows each, median {np.median(rows):,.0f}."
@@ -240,7 +239,7 @@ def _checks(facts: Mapping[str, Any]) -> str:
     """Writes what verify, parity and bench found, as far as it was recorded. A card may contain anything."""
     parts = []
     for name, result in facts["checks"].items():
-        details = _DETAILS[name](result) if isinstance(result, dict) else ""
+        details = _DETAILS[name](table_of(facts["checks"], name))
         parts.append(f"<h3>{name.capitalize()}</h3><p>{escape(check_text(name, result))}</p>{details}")
     return "".join(parts)
 
@@ -249,7 +248,7 @@ def _verdicts(result: Mapping[str, Any]) -> str:
     """Writes a table of what parity compared."""
     verdicts = dicts_in(result.get("verdicts"))[:_MOST_LINES]
     rows = [[one.get(key, "") for key in ("part", "name", "state", "text")] for one in verdicts]
-    return _columns(("part", "check", "result", "measured"), rows) if rows else ""
+    return _columns(("part", "check", "result", "measured"), rows)
 
 
 def _rates(result: Mapping[str, Any]) -> str:
@@ -260,7 +259,7 @@ def _rates(result: Mapping[str, Any]) -> str:
         known = f"{rate:,.0f}" if isinstance(rate, int | float) else one.get("failure") or "not measured"
         part = "" if not isinstance(share, int | float) else f"{share:.0%}" if share <= 1.005 else "disturbed"
         rows.append([one.get("name", ""), known, part, one.get("ceiling", ""), one.get("differs", "")])
-    return _columns(("loader", "images/s", "of limit", "limit", "what differs"), rows) if rows else ""
+    return _columns(("loader", "images/s", "of limit", "limit", "what differs"), rows)
 
 
 _DETAILS = {"verify": lambda result: "", "parity": _verdicts, "bench": _rates}
@@ -272,15 +271,20 @@ def _table(rows: Iterable[tuple[str, object]]) -> str:
     return f"<table>{cells}</table>"
 
 
-def _columns(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Writes a table with a head for each column; numbers are set to the right."""
+def _columns(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Writes a table with a head for each column, numbers to the right; nothing without rows."""
+    if not rows:
+        return ""
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="wide" tabindex="0"><table><tr>{_heads(heads)}</tr>{body}</table></div>'
 
 
 def _bars(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> str:
-    """Draws a bar chart that is a table, so that everybody can read it: a bar for the first number of each row."""
-    most = max((counts[0] for _, counts in rows), default=0) or 1
+    """Draws a bar chart that is a table, so that everybody can read it: a bar for the first number of each row.
+
+    Of these numbers at least one is above 0.
+    """
+    most = max(counts[0] for _, counts in rows)
     body = "".join(
         f"<tr><th scope=row>{escape(one_line_of(name))}</th>{''.join(map(_cell, counts))}"
         f'<td><span class="bar" style="width:{100 * counts[0] / most:.2f}%"></span></td></tr>'
@@ -335,10 +339,12 @@ def sheets(split: Split, training: Training, splits: int) -> str:
         cells = cells_of_rows(split, first_rows(split, shown))
     except MmloadError:  # no images, or no rows
         return '<p class="quiet">There are no images to show.</p>'
-    more = ", spread over the classes" if split.classes and len(cells) < len(split) else ""
-    rest = f"; <code>mmload browse {breakable(split.folder.title)}</code> shows all" if len(cells) < len(split) else ""
+    rest = ""
+    if len(cells) < len(split):
+        spread = ", spread over the classes" if split.classes else ""
+        rest = f"{spread}; <code>mmload browse {breakable(split.folder.title)}</code> shows all"
     return (
-        f"<h3>Stored rows</h3><figure><figcaption>{len(cells):,} of {counted(len(split), 'row')}{more}{rest}"
+        f"<h3>Stored rows</h3><figure><figcaption>{len(cells):,} of {counted(len(split), 'row')}{rest}"
         f"</figcaption>{_pictures(cells, _COLUMNS, split)}{_legend(cells, split.classes)}</figure>"
         + (_EVALUATED if is_evaluated(split) else _trained(split, training, drawn))
     )
@@ -349,7 +355,7 @@ def _trained(split: Split, training: Training, count: int) -> str:
     head = "<h3>As training sees them</h3>"
     try:
         collate = training.collate(split)
-        draws = max(1, (_COLUMNS - 1) // len(getattr(collate, "collates", [collate])))
+        draws = max(1, (_COLUMNS - 1) // len(collates_of(collate)))
         rows = first_rows(split, count)
         drawn = drawn_cells(split, collate, rows, draws=draws)
     except UsageError:
@@ -371,13 +377,18 @@ def _pictures(cells: Sequence[Cell], columns: int, split: Split) -> str:
 
 
 def _picture(cell: Cell, split: Split) -> str:
-    text = ", ".join(part for part in (cell.name, cell.detail, f"split {split.name}") if part)
-    return figure(annotated(cell, _SIDE, split.classes), one_line_of(text), jpeg=True)
+    text = ", ".join(filter(None, (cell.name, cell.detail, f"split {split.name}")))
+    return figure(annotated(cell, _SIDE, split.classes), one_line_of(text), "JPEG", quality=82)
+
+
+def _picture_of_row(split: Split, row: int) -> str:
+    (cell,) = cells_of_rows(split, [row])
+    return _picture(cell, split)
 
 
 def _caption(cell: Cell) -> str:
     name = f"<span>{breakable(cell.name)}</span>" if cell.name else ""
-    return name + (f"<span class=quiet>{escape(cell.detail)}</span>" if cell.detail else "")
+    return f"{name}<span class=quiet>{escape(cell.detail)}</span>"
 
 
 def _legend(cells: Sequence[Cell], classes: Sequence[str]) -> str:
@@ -406,16 +417,12 @@ def copies_html(dataset: Dataset, copied: Sequence[CopiedPicture], complete: boo
 
 
 def _pair(dataset: Dataset, copied: CopiedPicture) -> str:
-    items = "".join(
-        f"<li>{_picture(cell, dataset[split])}</li>"
-        for split, row in copied.rows[:2]
-        for cell in cells_of_rows(dataset[split], [row])
-    )
+    items = "".join(f"<li>{_picture_of_row(dataset[split], row)}</li>" for split, row in copied.rows[:2])
     names = [f"{split} row {row}, {dataset[split].source(row).id}" for split, row in copied.rows[:_MOST_ROWS]]
     alike = "equal pixels" if copied.equal else f"nearly the same, correlation {copied.correlation:.3f}"
     hidden = len(copied.rows) - len(names)
-    others = [*names[2:], *([f"{hidden:,} more"] if hidden else [])]
-    also = f"; also {'; '.join(others)}" if others else ""
+    others = "; ".join([*names[2:], f"{hidden:,} more"] if hidden else names[2:])
+    also = f"; also {others}" if others else ""
     text = breakable(f"{alike}: {names[0]} and {names[1]}{also}")
     return f'<li><ul class="cells" style="--columns:2">{items}</ul><span class=quiet>{text}</span></li>'
 
@@ -430,9 +437,8 @@ def outliers_html(dataset: Dataset, found: Sequence[Outlier]) -> str:
     items = []
     for one in found[:_MOST_OUTLIERS]:
         split = dataset[one.split]
-        pictures = "".join(_picture(cell, split) for cell in cells_of_rows(split, [one.row]))
         text = breakable(f"{one.reason}: {one.split} row {one.row}, {split.source(one.row).id}")
-        items.append(f"<li>{pictures}<span>{text}</span></li>")
+        items.append(f"<li>{_picture_of_row(split, one.row)}<span>{text}</span></li>")
     rest = f"; {_MOST_OUTLIERS} are shown, --findings FILE lists all" if len(found) > _MOST_OUTLIERS else ""
     lead = f"<p>{counted(len(found), 'finding')}, the most conspicuous first{rest}.</p>"
     return f'{lead}<ul class="cells" style="--columns:{_COLUMNS}">{"".join(items)}</ul>'

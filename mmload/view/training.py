@@ -14,7 +14,7 @@ from torch import nn
 
 import mmload.augment
 from mmload.augment import Mosaic, Normalize, Views
-from mmload.augment.collate import Collate
+from mmload.augment.collate import Collate, collates_of
 from mmload.augment.step import AfterStep, Step, sample_seeds
 from mmload.batch import Batch, fields_of
 from mmload.errors import UsageError, did_you_mean
@@ -135,7 +135,7 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
     Raises:
         UsageError: if the collate cannot render these rows.
     """
-    collates = collate.collates if isinstance(collate, Views) else (collate,)
+    collates = collates_of(collate)
     ids = torch.from_numpy(row_numbers(rows, len(split), f"split {split.name!r}"))
     batch = split.rows(ids)
     variable_size = any(spec.variable_size for spec in split.fields.values())
@@ -153,8 +153,8 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
                 f"these steps cannot render split {split.name!r} of {split.folder.title}: {error}"
             ) from error
         views = made if isinstance(made, tuple) else (made,)
-        for number, (view, one) in enumerate(zip(views, collates, strict=True)):
-            name = f"draw {epoch + 1}" + (f", view {number + 1}" if len(views) > 1 else "")
+        for number, (view, one) in enumerate(zip(views, collates, strict=True), 1):
+            name = f"draw {epoch + 1}" + (f", view {number}" if len(views) > 1 else "")
             for line, cell in zip(lines, _cells(view, one, split), strict=True):
                 line.append(replace(cell, detail=name))
     return lines
@@ -163,8 +163,11 @@ def drawn_cells(split: Split, collate: Collate | Views, rows: Rows, *, draws: in
 def _cells(batch: Batch, collate: Collate, split: Split) -> list[Cell]:
     """Makes the cells of a rendered batch, with Normalize undone."""
     mean, std = next(((step.mean, step.std) for step in collate.steps if isinstance(step, Normalize)), ((), ()))
-    fields = {name: value for name, value in fields_of(batch).items() if name in SHOWN}
-    arrays = {n: (value.float() if value.is_floating_point() else value).cpu().numpy() for n, value in fields.items()}
+    arrays = {
+        name: (value.float() if value.is_floating_point() else value).cpu().numpy()
+        for name, value in fields_of(batch).items()
+        if name in SHOWN
+    }
     return cells_of(arrays, split.classes, mean=mean, std=std, skeleton=skeleton_of(split.record))
 
 
@@ -178,7 +181,7 @@ def steps_of(text: str) -> list[nn.Module]:
     """
     try:
         body = ast.parse(f"({text},)", mode="eval").body
-        steps = [_value(part) for part in (body.elts if isinstance(body, ast.Tuple) else [body])]
+        steps = [_value(part) for part in getattr(body, "elts", [body])]
         if not steps or not all(isinstance(step, nn.Module) for step in steps):
             raise ValueError("it is not a list of steps")
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:

@@ -46,7 +46,7 @@ def test_cutmix_pastes_a_rectangle_and_blends_by_area() -> None:
     clean = Collate(RandomHorizontalFlip(), Normalize.imagenet())(batch).images
     got = Collate(RandomHorizontalFlip(), Normalize.imagenet(), step)(batch)
     plan = Plan.unchanged(12, (3, 16, 16), 255.0)
-    boxes = step.drawn(plan, Draws(batch.seeds.numpy(), 2)).boxes.tolist()
+    boxes = step.mixing(plan, Draws(batch.seeds.numpy(), 2)).boxes.tolist()
     for k, (x1, y1, x2, y2) in enumerate(boxes):
         expected = clean[k].clone()
         expected[:, y1:y2, x1:x2] = clean[k - 1][:, y1:y2, x1:x2]

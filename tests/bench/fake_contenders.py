@@ -25,6 +25,9 @@ from mmload.bench.record import Row
 from mmload.bench.task import Task, task_of
 from mmload.errors import SourceError
 
+SETTINGS = {"dataset": "D", "layout": "rows", "output": "crop", "cache": "warm", "device": "cpu", "batch_size": 64}
+"""Settings of a record that texts and charts name."""
+
 
 class Fake:
     """Batches of zeros; what else happens is the test's."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_contenders import SETTINGS
 from PIL import Image
 
 from mmload.bench.contender_server import BesideSample, LoadSample, TrainSample
@@ -37,7 +38,7 @@ FILL = row("fill_ of the output, 2 threads", "ceiling", 40_000)
 BROKEN = Row(name="FFCV raw, 2 threads", group="peer", differs="center crop", failure="its process died")
 
 
-def trained_row(row: Row, rate: float, waits: float, of_model: float | None = None) -> Row:
+def trained_row(row: Row, rate: float, waits: float, of_model: float = 0.0) -> Row:
     """The row with a turn of training."""
     turn = TrainSample(images=64_000, seconds=64_000 / rate, waited=waits * 64_000 / rate, steps=1000)
     return replace(row, training=[turn], of_model=of_model)
@@ -48,8 +49,7 @@ CACHED = trained_row(Row(name="one cached batch: no loading at all", group="cach
 
 def record(*rows: Row, text: str = "It is so.") -> Record:
     """A record of rows."""
-    settings = {"cache": "warm", "device": "cpu", "batch_size": 64}
-    return Record(settings=settings, machine={"cores": 2}, versions={"torch": "2"}, rows=list(rows), verdict=text)
+    return Record(settings=SETTINGS, machine={"cores": 2}, versions={"torch": "2"}, rows=list(rows), verdict=text)
 
 
 @pytest.fixture
@@ -192,6 +192,7 @@ building            images/s    ±
 torchvision's pass       100  15%
 mmload build             300    -
 
+rows, crop, batches of 64, warm page cache
 gain: times the fastest stock loader
 of limit: the share of fill_ of the output, 2 threads
 beside: images/s while a thread of the same process runs pure Python, as a
@@ -207,6 +208,7 @@ It is so.
 loader                            images/s   ±  gain  of limit  beside
 mmload.Loader, memory, 2 threads    14,000  5%     -       35%       -
 
+rows, crop, batches of 64, warm page cache
 gain: times the fastest stock loader
 of limit: the share of fill_ of the output, 2 threads
 failed: FFCV raw, 2 threads: its process died
@@ -214,6 +216,7 @@ failed: FFCV raw, 2 threads: its process died
 NOTHING = """\
 It is so.
 
+rows, crop, batches of 64, warm page cache
 gain: times the fastest stock loader
 failed: FFCV raw, 2 threads: its process died
 """

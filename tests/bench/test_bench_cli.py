@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import complaint, mmload
-from fake_contenders import alive, measured, tree
+from fake_contenders import SETTINGS, alive, measured, tree
 from forked_program import MMLOAD, Program
 from waiting import until
 
@@ -61,7 +61,7 @@ def test_a_bench_in_which_every_loader_fails_has_failed(tmp_path: Path, monkeypa
         Row(name="mmload.Loader", group="mmload", failure="its process died"),
         measured("fill_", 3.0, "ceiling"),
     ]
-    record = Record(settings={}, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
+    record = Record(settings=SETTINGS, machine={}, versions={}, rows=rows, verdict="Nothing can be said.")
     monkeypatch.setattr("mmload.bench.run.run_on_dataset", lambda *_, **__: record)
     chart = ["--plot", tmp_path / "a.png"] if find_spec("matplotlib") else []
     done = mmload("bench", "nowhere", "--json", tmp_path / "a.json", *chart)

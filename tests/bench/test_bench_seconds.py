@@ -126,7 +126,7 @@ def test_the_needed_are_measured_once_even_without_time(
 
 
 def test_the_seconds_that_imports_took_are_part_of_them(task: Task, slow: type[Slow]) -> None:
-    measure.measure(task, [fake("a"), fake("b")], OPTIONS, None, slow.now - 40)
+    measure.measure(task, [fake("a"), fake("b")], OPTIONS, spent=40)
     assert slow.now - 1000 <= 20
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Done, mmload
-from fake_contenders import measured
+from fake_contenders import SETTINGS, measured
 
 from mmload.bench.options import SECONDS
 from mmload.bench.record import Record
@@ -99,7 +99,7 @@ def test_variable_bench_is_recorded_in_the_dataset_card(done: tuple[Done, Path])
 
 def test_a_name_forges_no_line() -> None:
     row = replace(measured("x\nFORGED\x1b[31m", 1.0), differs="1\nFORGED")
-    settings = {"layout": "\nFORGED", "batch_size": 1, "cache": "\nFORGED"}
+    settings = SETTINGS | {"layout": "\nFORGED", "cache": "\nFORGED"}
     text = report_text(Record(settings=settings, machine={}, versions={}, rows=[row]))
     assert text.count("\\nFORGED") == 5
     assert not [line for line in text.splitlines() if line.strip().startswith("FORGED")]
@@ -110,7 +110,7 @@ def test_a_record_is_written_before_anything_is_shown(done: tuple[Done, Path], m
     def full(*lines: str) -> None:
         raise OSError(28, "No space left on device")
 
-    record = Record(settings={}, machine={}, versions={}, rows=[])
+    record = Record(settings=SETTINGS, machine={}, versions={}, rows=[])
     monkeypatch.setattr("mmload.bench.run.run_on_dataset", lambda *_, **__: record)
     monkeypatch.setattr("mmload.cli.bench.show", full)
     assert mmload("bench", "nowhere", "--json", done[1] / "again.json").returncode == 1

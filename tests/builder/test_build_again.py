@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def test_an_unfinished_build_of_something_else_is_said(half, source, monkeypatch
         build(recipe(source, half.out, shard_bytes=9000))
     now = made_by()
     assert {"mmload", "torch", "torchvision", "pillow", "simplejpeg", "numpy"} <= now.keys()
+    assert re.match(r"\d+\.\d+", now["libjpeg-turbo of simplejpeg"])  # of a wheel
     with monkeypatch.context() as patch:
         patch.setattr("mmload.builder.planned_build.made_by", lambda: now | {"simplejpeg": "99"})
         with pytest.raises(BuildError, match='simplejpeg is "99", was '):

@@ -12,7 +12,7 @@ from building import recipe
 from conftest import complaint, contents, mmload
 
 from mmload.builder.pipeline import build
-from mmload.builder.recipe import square
+from mmload.builder.recipe import BuildRecipe, square
 from mmload.builder.staging import check_apart, foreign
 from mmload.builder.verify import repair, verify
 from mmload.errors import BuildError, StoreError, UsageError
@@ -51,6 +51,16 @@ def test_modules_may_be_imported_from_where_the_dataset_lies(tmp_path: Path) -> 
     check_apart("python", tmp_path, tmp_path / "out")
     with pytest.raises(UsageError):
         check_apart("python", tmp_path, tmp_path)
+
+
+def test_a_dataset_is_not_built_inside_another_one(source: Path, squares: BuildRecipe) -> None:
+    before = contents(squares.out)
+    for place in ("sub", "train/new/sub"):
+        with pytest.raises(UsageError, match=f"lies in the dataset {squares.out}; choose a place beside it"):
+            build(recipe(source, squares.out / place))
+    assert contents(squares.out) == before
+    (source.parent / "dataset.json").write_text('{"labels": []}')  # of another program
+    assert build(recipe(source, source.parent / "beside")).built == 15
 
 
 @pytest.mark.parametrize(

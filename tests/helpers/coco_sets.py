@@ -120,7 +120,7 @@ def coco_dataset(root, task="instances", size=64, **options):
 
 
 def arrays(sample):
-    return {name: tensor.numpy() for name, tensor in sample.fields.items()}
+    return {name: np.asarray(values) for name, values in sample.fields.items()}
 
 
 def fault(made, **options):

@@ -214,7 +214,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "device is meta; a loader gives batches on the CPU or a CUDA device: move them from the CPU",
     ),
-    ({"batchsize": 1}, TypeError, r"Loader has no argument 'batchsize'; .*\. Did you mean batch_size\?"),
+    ({"batchsize": 1}, TypeError, r"Loader has no argument 'batchsize': .*\. Did you mean batch_size\?"),
     ({"cache_pixels": True}, TypeError, "Loader has no argument 'cache_pixels': the page cache"),
 ]
 

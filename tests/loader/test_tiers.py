@@ -27,7 +27,8 @@ maps = pytest.mark.skipif(not can_populate(), reason="the system cannot populate
 
 
 def test_auto_takes_the_files(dataset: Dataset) -> None:
-    assert tiers.choose_tier("auto", dataset["train"], CPU) == ("disk", "disk: 0.1 MiB of images, mapped")
+    loader = Loader(dataset, device=CPU)
+    assert (loader.tier, loader.tier_reason) == ("disk", "disk: 0.1 MiB of images, mapped")
 
 
 @maps

@@ -19,7 +19,7 @@ from written_datasets import of_tensors
 
 import mmload
 from mmload.errors import DamagedError, RemoteError, StoreError, UsageError
-from mmload.remote import chunk_map
+from mmload.remote import cache_folder, chunk_map
 from mmload.remote.copies import push
 from mmload.runtime.files import lock, open_lock
 from mmload.store.dataset import Dataset
@@ -137,6 +137,29 @@ def test_cached_datasets_half_of_the_data_in_cache(
     assert shares[1:].mean() <= 0.55, shares
     assert used_bytes(tmp_path / "cache") == stored_bytes(tmp_path / "cache")
     assert len(list((tmp_path / "cache").rglob("*.passing"))) <= 8
+
+
+def test_cached_datasets_chunks_that_an_epoch_did_not_use_make_room(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a curriculum: the half that is read since two epochs is cached, and is not fetched again."""
+    monkeypatch.setattr(chunk_map, "CHUNKS_OF_WINDOW", 3)
+    monkeypatch.setattr(chunk_map, "MOST_IDLE", 5)
+    monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
+    monkeypatch.setattr(cache_folder, "_CLOCK_S", 0.01)
+    limit = ROWS // 2 * (ROW_BYTES + 2048)  # half of a page of padding
+    split = mmload.open(url, cache=tmp_path / "cache", cache_limit=limit)["train"]
+    fetched = []
+    for rows in (slice(0, ROWS // 2), slice(ROWS // 2, None)):
+        with mmload.Loader(split.subset(rows), batch_size=4, threads=1, fields=["images"], shuffle=True) as loader:
+            for _ in range(4):
+                before = map_of({"train": split}).files.fetched_bytes  # type: ignore[arg-type]  # it is only asked for
+                assert sum(len(batch) for batch in loader) == ROWS // 2
+                after = map_of({"train": split}).files.fetched_bytes  # type: ignore[arg-type]  # it is only asked for
+                fetched.append((after - before) / (ROWS // 2 * ROW_BYTES))
+    assert fetched[:5] == [1, 0, 0, 0, 1]
+    assert fetched[7] < 0.5, fetched  # of chunks that were mapped
+    assert used_bytes(tmp_path / "cache") == stored_bytes(tmp_path / "cache") <= limit
 
 
 def test_cached_dataset_corrupt_chunk_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:

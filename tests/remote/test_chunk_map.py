@@ -20,6 +20,7 @@ from mmload.remote import chunk_map as chunk_map_module
 from mmload.remote.chunk_map import ChunkMap
 from mmload.remote.copies import push
 from mmload.runtime.resident_pages import can_populate
+from mmload.store import dataset_folder
 from mmload.store.dataset import Split
 from mmload.store.dataset_folder import PreparedRows
 
@@ -170,8 +171,8 @@ def test_a_chunk_that_cannot_be_unmapped_is_an_error_and_no_wait(
     rows, split, local = mapped
     real = chunk_map_module.map_over
 
-    def failing(address: int, size: int, handle: int | None, path: Path) -> None:
-        if handle is None:
+    def failing(address: int, size: int, handle: int, path: Path) -> None:
+        if handle == dataset_folder.NO_HANDLE:
             raise StoreError("no more maps")
         real(address, size, handle, path)
 

@@ -146,6 +146,17 @@ def test_a_pull_that_was_killed_at_its_end_leaves_nothing_when_it_is_run_again(p
     assert_whole(tmp_path / "copy")
 
 
+def test_a_pull_after_one_of_other_values_that_was_killed_at_its_end(pushed, copy):
+    before = set(copy.rglob("*.memmap"))
+    with dying_at(copies, "versions_of"):
+        pull(pushed, copy)
+    arrived = set(copy.rglob("*.memmap")) - before
+    for file in arrived:
+        file.write_bytes(b"\xff" * file.stat().st_size)  # as if of another second version
+    assert pull(pushed, copy).files == len(arrived) > 0
+    assert_whole(copy)
+
+
 def test_a_second_pull_that_comes_as_the_first_ends(pushed, tmp_path, monkeypatch):
     once(monkeypatch, copies, "_staging", before=lambda: pull(pushed, tmp_path / "copy"))
     pull(pushed, tmp_path / "copy")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmload.render.kernel_arguments import BITS
+from mmload.render.rendering import BITS
 from mmload.runtime.intrinsics import rounded
 from mmload.runtime.kernels import numba_compiled
 

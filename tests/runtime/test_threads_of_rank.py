@@ -20,6 +20,11 @@ def set_machine(monkeypatch: pytest.MonkeyPatch, ranks: str, bound: int, launche
     monkeypatch.setattr(resources, "cpu_quota", lambda: quota)
 
 
+def share_said() -> tuple[int, str]:
+    share = resources.core_share()
+    return share.threads, share.reason
+
+
 @pytest.mark.parametrize(
     ("ranks", "bound", "launcher", "quota", "threads", "reason"),
     [
@@ -47,7 +52,7 @@ def test_ranks_use_each_core_once(
     reason: str,
 ) -> None:
     set_machine(monkeypatch, ranks, bound, launcher, quota)
-    assert resources.threads_of_rank() == (threads, reason)
+    assert share_said() == (threads, reason)
 
 
 def test_a_launcher_that_cannot_be_asked_and_a_system_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +63,11 @@ def test_a_launcher_that_cannot_be_asked_and_a_system_without_affinity(monkeypat
 
     set_machine(monkeypatch, "4", 12, 12, None)
     monkeypatch.setattr(os, "sched_getaffinity", refused, raising=False)
-    assert resources.threads_of_rank() == (3, "12 cores for 4 ranks here")
+    assert share_said() == (3, "12 cores for 4 ranks here")
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert resources.available_cores() == 8
-    assert resources.threads_of_rank() == (2, "8 cores for 4 ranks here")
+    assert share_said() == (2, "8 cores for 4 ranks here")
 
 
 def test_a_loader_says_its_threads(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

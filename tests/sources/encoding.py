@@ -7,7 +7,6 @@ import struct
 import zlib
 
 import numpy as np
-import torch
 from PIL import Image
 
 from mmload.sources.decode import Decoder
@@ -27,8 +26,8 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 def decoded(data: bytes, **options: object) -> np.ndarray:
     """[H, W, C], as numpy lays images out."""
     pixels = Decoder(**options)(data)
-    assert pixels.dtype == torch.uint8
-    return pixels.permute(1, 2, 0).numpy()
+    assert pixels.dtype == np.uint8
+    return pixels.transpose(1, 2, 0)
 
 
 def plain(data: bytes, mode: str = "RGB") -> np.ndarray:

@@ -93,6 +93,6 @@ def check_row(split: Any, index: int, row: Row) -> None:
         if name == "id":
             assert sample.id == split.id(index) == value
         else:
-            found = sample.fields[name].numpy()
+            found = np.asarray(sample.fields[name])
             assert found.shape == np.shape(value) or found.size == np.size(value) == 0, name
             np.testing.assert_allclose(found, np.reshape(value, found.shape), rtol=1e-6, err_msg=name)

@@ -359,9 +359,9 @@ def test_list_holds_out_the_same_share_of_each_class_and_combination(tmp_path: P
         ("a.jsonl", '{"path": "x", "label": [1, 2]}\n{"path": "z", "label": [3]}', "list of 1 numbers"),
         ("a.jsonl", "[" * 100_000, "not JSON"),
         ("a.json", "[]", "not an ID list"),
-        ("a.json", '{"partition": {"train": {}}, "labels": {}}', "not a list of ids"),
+        ("a.json", '{"partition": {"train": {}}, "labels": {}}', "not an ID list"),
         ("a.json", '{"partition": {"train": ["x"]}, "labels": {}}', "has no label"),
-        ("a.json", '{"partition": {"train": [["x"]]}, "labels": {}}', "has no label"),
+        ("a.json", '{"partition": {"train": [["x"]]}, "labels": {}}', "Expected `int | str`"),
         ("a.json", '{"partition": {"train": []}, "labels": {}}', "no rows"),
         ("a.json", '{"partition": {"train": ["../x"]}, "labels": {"../x": 1}}', "leaves"),
         ("a.txt", "x", "use .csv"),
@@ -371,7 +371,7 @@ def test_wrong_lists_are_named(tmp_path: Path, name: str, text: str, message: st
     check("list", tmp_path, re.escape(message), tree={name: text}, options={"file": name})
 
 
-def targets(labels: list[Any], classes: tuple[str, ...] | None = None) -> tuple[np.ndarray, tuple[str, ...]]:
+def targets(labels: list[Any], classes: tuple[str, ...] = ()) -> tuple[np.ndarray, tuple[str, ...]]:
     rows = Listing(ListRow, (ListRow("p", label, None, None, None, "here") for label in labels))
     meanings = targets_of(rows, classes)
     found = np.array([meanings.read(label) for label in labels])
@@ -437,7 +437,7 @@ def test_parts_are_the_samples_asked_for(tmp_path: Path) -> None:
 
 
 def assert_all_have_targets(rows: Listing[ListRow]) -> None:
-    meanings = targets_of(rows, None)
+    meanings = targets_of(rows, ())
     assert len({np.shape(meanings.read(row.label)) for row in rows}) == 1
 
 

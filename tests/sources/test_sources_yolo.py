@@ -93,7 +93,7 @@ READ: dict[str, dict[str, Any]] = {
     "keypoints of two numbers": {
         "tree": pets(("0 0.5 0.5 0.5 0.5 0.25 0.5 0 0 0.5 0.75",), more="kpt_shape: [3, 2]\n"),
         "rows": {"train": [{"keypoints": [[[10, 10, 2], [0, 0, 0], [20, 15, 2]]]}]},
-        "notes": ["data.yaml has no flip_idx"],
+        "notes": ["nor a flip_idx, which data.yaml may have"],
     },
     "keypoints without sides": {
         "tree": pets(("0 0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5",), more="kpt_shape: [2, 2]\nkpt_names: {0: [seat, back]}\n"),

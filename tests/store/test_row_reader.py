@@ -16,7 +16,7 @@ from mmload.remote.opening import open as open_dataset
 from mmload.store import row_reader
 from mmload.store.dataset import Dataset
 from mmload.store.dataset_folder import OpenedFile
-from mmload.store.row_reader import RowReader, memory_of, read
+from mmload.store.row_reader import RowReader, memory_of
 
 ROWS = np.array([17, 3, 4, 5, 6, 7, 0, 0, 12, 11])
 ROW_BYTES = 3 * 32 * 32
@@ -31,7 +31,8 @@ def reader(dataset: Dataset) -> RowReader:
 def test_rows_go_to_their_places(reader: RowReader, images: Tensor) -> None:
     out = torch.zeros(18, 3, 32, 32, dtype=torch.uint8)
     places = torch.tensor([2, 3, 4, 5, 0, 17])
-    read(reader.field("images"), np.array([3, 4, 5, 6, 9, 8]), memory_of(out), places.numpy() * ROW_BYTES)
+    field = reader.field("images")
+    field.fill(field.located(np.array([3, 4, 5, 6, 9, 8])), memory_of(out), places.numpy() * ROW_BYTES)
     assert torch.equal(out[places], images[[3, 4, 5, 6, 9, 8]])
     assert not out[[1, *range(6, 17)]].any()
 
@@ -76,7 +77,7 @@ def test_a_batch_of_several_ranges_is_announced_and_a_single_range_is_not(
         pytest.skip("this system has no posix_fadvise")
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda handle, offset, size, advice: told.append((offset, size)))
-    for rows, expected in (([1, 8, 4], [(1, 1), (3, 1), (4, 1)]), ([6, 7, 8], [])):
+    for rows, expected in (([1, 8, 4], [(3, 1), (4, 1)]), ([6, 7, 8], [])):
         told.clear()
         assert torch.equal(reader.gather("images", np.array(rows)), images[rows])
         assert told == [(offset * ROW_BYTES, count * ROW_BYTES) for offset, count in expected]

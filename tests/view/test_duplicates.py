@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,24 @@ from PIL import Image, ImageEnhance
 
 from mmload.store.dataset import Dataset
 from mmload.view import duplicates
-from mmload.view.duplicates import CLOSE_BITS, FEWEST_INSIDE, SATURATED, SIDE, copies, correlate, groups, hashes, reduce
+from mmload.view.duplicates import (
+    CLOSE_BITS,
+    FEWEST_INSIDE,
+    SATURATED,
+    SIDE,
+    Copies,
+    copies,
+    correlate,
+    groups,
+    hashes,
+    reduce,
+)
 from mmload.view.report import thumbnails
+
+
+def copies_of(grays: Any, **options: Any) -> Copies:
+    """Finds the copies among rows of different checksums."""
+    return copies(grays, np.arange(len(grays), dtype=np.uint32), **options)
 
 
 def _encoded(image: Image.Image) -> Image.Image:
@@ -42,7 +59,7 @@ def test_copies_of_drawn_pictures_are_found_and_nothing_else(photos: Path) -> No
         image = Image.open(file).convert("RGB")
         rows += [np.asarray(copy(image).resize((64, 64))).transpose(2, 0, 1) for copy in COPIES]
     owners = np.arange(len(rows)) // len(COPIES)
-    pairs = copies(reduce(np.stack(rows))[0]).pairs
+    pairs = copies_of(reduce(np.stack(rows))[0]).pairs
     assert (owners[pairs[:, 0]] == owners[pairs[:, 1]]).all()
     assert len(pairs) == 16 * len(list(combinations(COPIES, 2)))
 
@@ -57,9 +74,9 @@ def test_pictures_that_are_alike_but_for_their_details_are_no_copies() -> None:
     grays = pictures.clip(0, 230).astype(np.float32).reshape(-1, 16, 16)
     codes = hashes(grays, np.arange(len(grays)))
     assert all(int(one ^ other).bit_count() <= CLOSE_BITS for one, other in codes.reshape(-1, 2).tolist())
-    assert len(copies(grays).pairs) == 0
+    assert len(copies_of(grays).pairs) == 0
     same_details = np.repeat(grays[::2], 2, axis=0) * np.tile([1, 0.9], count).astype(np.float32)[:, None, None]
-    assert copies(same_details).pairs.tolist() == [[2 * k, 2 * k + 1] for k in range(count)]
+    assert copies_of(same_details).pairs.tolist() == [[2 * k, 2 * k + 1] for k in range(count)]
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -136,7 +153,7 @@ def test_duplicates_of_thousands_of_rows_lists_some_across_splits_first(
 ) -> None:
     monkeypatch.setattr(duplicates, "_MOST_PAIRS", 1000)
     monkeypatch.setattr(duplicates, "_TILE", 64)
-    found = copies(one_picture(500), starts=(0, 499))
+    found = copies_of(one_picture(500), starts=(0, 499))
     assert not found.complete
     assert len(found.pairs) == 1000
     assert (found.correlation > 0.999).all()
@@ -155,10 +172,10 @@ def test_duplicates_equal_rows_are_listed_once_each() -> None:
 
 def test_flat_rows_are_no_copies_of_each_other() -> None:
     grays = np.full((20, SIDE, SIDE), 128, np.float32) + np.random.default_rng(0).normal(0, 1, (20, SIDE, SIDE))
-    assert len(copies(grays.astype(np.float32)).pairs) == 0
-    assert len(copies(np.repeat(grays[:1], 20, axis=0).astype(np.float32)).pairs) == 0
+    assert len(copies_of(grays.astype(np.float32)).pairs) == 0
+    assert len(copies_of(np.repeat(grays[:1], 20, axis=0).astype(np.float32)).pairs) == 0
 
-    assert len(copies(np.zeros((0, SIDE, SIDE), np.float32)).pairs) == 0
+    assert len(copies_of(np.zeros((0, SIDE, SIDE), np.float32)).pairs) == 0
 
 
 def test_hashes_do_not_depend_on_brightness_and_contrast() -> None:

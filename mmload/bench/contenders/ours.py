@@ -34,7 +34,11 @@ def loader_of_tier(task: Task, scratch: Path, *, tier: str) -> Contender:
 
 def own_entries(task: Task) -> list[ContenderEntry]:
     """Returns the loader for every tier that the device has and that has room."""
-    tiers = ["disk", *(["memory"] if task.row_bytes * len(task.rows) <= free_memory() else [])]
+    tiers = {
+        "disk": True,
+        "memory": task.row_bytes * len(task.rows) <= free_memory(),
+        "device": task.device == "cuda",
+    }
     return [
         ContenderEntry(
             name=f"mmload.Loader, {tier}, {counted(task.threads, 'thread')}",
@@ -43,5 +47,6 @@ def own_entries(task: Task) -> list[ContenderEntry]:
             ahead=task.threads + 2,  # one in each thread, and the Loader's default
             make=partial(loader_of_tier, tier=tier),
         )
-        for tier in [*tiers, *(["device"] if task.device == "cuda" else [])]
+        for tier, fits in tiers.items()
+        if fits
     ]

@@ -217,8 +217,8 @@ def source_dataset(task: Task, transform: Callable[[Any], Any] | None = None) ->
     """
     if task.source is None or not task.source.is_dir():
         raise SourceError(f"no such folder: {task.source}; give the folder that the dataset was built from")
-    kind = task.recipe["source"]["kind"]
-    return _folder(task, task.source, transform) if kind == "imagefolder" else _cifar(task, kind, transform)
+    official = _CIFAR.get(task.recipe["source"]["kind"])
+    return _cifar(task, task.source, official, transform) if official else _folder(task, task.source, transform)
 
 
 class _AnyPickles:
@@ -236,25 +236,26 @@ class _Cifar100(_AnyPickles, datasets.CIFAR100):  # type: ignore[misc]  # torchv
     meta: ClassVar[Any] = {**datasets.CIFAR100.meta, "md5": None}
 
 
-def _cifar(task: Task, kind: str, transform: Callable[[Any], Any] | None) -> Any:
-    official = _Cifar10 if kind == "cifar10" else _Cifar100
-    _check_plain_data(task.source, official)
+_CIFAR = {"cifar10": _Cifar10, "cifar100": _Cifar100}
+
+
+def _cifar(task: Task, root: Path, official: Any, transform: Callable[[Any], Any] | None) -> Any:
+    _check_plain_data(root, official)
     try:
-        made = official(str(task.source), train=task.split == "train", transform=transform)
+        made = official(str(root), train=task.split == "train", transform=transform)
     except (OSError, RuntimeError, KeyError) as error:
-        raise SourceError(
-            f"torchvision cannot read {task.source} as {kind} ({error}); give the original files"
-        ) from error
+        kind = task.recipe["source"]["kind"]
+        raise SourceError(f"torchvision cannot read {root} as {kind} ({error}); give the original files") from error
     if len(made) != len(task.rows):
         raise _another(task, len(made))
     return made
 
 
-def _check_plain_data(source: Path | None, official: Any) -> None:
+def _check_plain_data(root: Path, official: Any) -> None:
     """Raises SourceError if a pickle that torchvision is going to load has more than plain data and arrays."""
-    folder = Path(source or ".") / official.base_folder
-    names = [name for name, _ in (*official.train_list, *official.test_list)]
-    for path in (folder / name for name in (*names, official.meta["filename"])):
+    checksums = dict([*official.train_list, *official.test_list])  # by the names of the files
+    for name in (*checksums, official.meta["filename"]):
+        path = root / official.base_folder / name
         try:
             read_plain_pickle(read_regular(path))
         except OSError as error:
@@ -275,10 +276,10 @@ def _folder(task: Task, root: Path, transform: Callable[[Any], Any] | None) -> A
         ) from error
     target_of = {str(Path(path)): target for path, target in made.samples}
     wanted = [str(root / sample.id) for sample in task.rows.source(slice(None))]
-    if any(path not in target_of for path in wanted):
+    if not target_of.keys() >= set(wanted):
         raise _another(task, len(target_of))
-    made.samples = made.imgs = [(path, target_of[path]) for path in wanted]
-    made.targets = [target for _, target in made.samples]
+    made.targets = [target_of[path] for path in wanted]
+    made.samples = made.imgs = list(zip(wanted, made.targets, strict=True))
     return made
 
 
