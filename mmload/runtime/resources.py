@@ -182,8 +182,7 @@ def in_threads(
         finally:
             if ended is not None:
                 ended.set()
-            for future in waiting:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def local_ranks() -> int:
