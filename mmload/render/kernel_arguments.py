@@ -353,8 +353,6 @@ def _run_steps(
 EACH: Numbers = np.empty(0, np.int64)
 """Ends of samples where each row is one."""
 
-_NONE: Numbers = np.array([-1, 0])
-
 
 class RenderingSteps:
     """Steps of rendering, each a kernel that does rows or samples.
@@ -364,19 +362,20 @@ class RenderingSteps:
         samples: int64 [2], the same of samples.
         of_rows: steps of a row: it arrives, is resized or painted.
         of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
+        failed: :attr:`Arrival.failed` of rows that arrive; the first that cannot is the last.
     """
 
     def __init__(self) -> None:
         self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self.of_rows: list[KernelCall] = []
         self.of_samples: list[KernelCall] = []
+        self.failed: Numbers = np.array([-1, 0])
 
-    def run(self, count: int, arrival: Arrival | None = None, ends: Numbers = EACH) -> None:
+    def run(self, count: int, ends: Numbers = EACH) -> None:
         """Runs the steps of so many rows.
 
         Args:
             count: number of rows.
-            arrival: how rows arrive; the first that cannot is the last.
             ends: int64 [R], the sample whose last row each is, or -1.
         """
         if not self.of_rows and len(self.of_samples) == 1:
@@ -384,5 +383,4 @@ class RenderingSteps:
             self.of_samples[0].run()
             return
         steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
-        failed = _NONE if arrival is None else arrival.failed
-        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, failed)
+        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, self.failed)

@@ -55,10 +55,9 @@ def moved_masks(memory: Bytes, starts: Numbers, plan: Plan) -> Bytes:
         raise IndexError(f"masks of the sizes of their images end behind their {len(memory)} pixels")
     padding, resampling = plan.padding, plan.resampling
     mode = PADDING_MODES.index(padding.mode)
-    ground = 0 if resampling is None else resampling.mask_fill
+    middle, ground = (False, 0) if resampling is None else (resampling.exact_masks, resampling.mask_fill)
     out = np.empty((plan.count, plan.height, plan.width), np.uint8)
     over, across = (_side(axis, sizes[:, place], plan.count) for place, axis in enumerate(axes_of(plan)))
-    middle = resampling is not None and resampling.exact_masks
     moves = _warps_of(plan.program)
     _move(memory, starts, over, across, mode, middle, padding.mask_fill, ground, *moves, out)
     return out

@@ -107,7 +107,7 @@ class Hole:
         height: int64 [B]; 0 if the sample has no hole.
         width: int64 [B].
         value: one number, or one per channel; None: ``noise``.
-        noise: int64 [B], keys of standard normal noise per pixel.
+        noise: int64 [B], keys of standard normal noise per pixel; 0 where there is a value.
     """
 
     top: Array
@@ -115,7 +115,7 @@ class Hole:
     height: Array
     width: Array
     value: tuple[float, ...] | None
-    noise: Array | None = None
+    noise: Array = 0
 
 
 def holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
@@ -123,9 +123,8 @@ def holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
     sides = zeros((count, len(holes)), HOLE)
     values = np.full((len(holes), channels), np.nan, np.float32)
     for n, hole in enumerate(holes):
-        for name in HOLE.names or ():
-            if (numbers := getattr(hole, name)) is not None:
-                sides[name][:, n] = numbers
+        for name in ("top", "left", "height", "width", "noise"):
+            sides[name][:, n] = getattr(hole, name)
         if hole.value is not None:
             values[n] = hole.value
     return Holes(sides, values)
@@ -259,8 +258,8 @@ def one_of(programs: Sequence[Program], chosen: Array) -> Program:
     if len(_fills(slot for program in programs for slot in program.slots)) > 1:
         return chain(program.masked(chosen == place) for place, program in enumerate(programs))
     slots = tuple(
-        _merge_slots([slot for slot in alternatives if slot is not None])
-        for alternatives in zip_longest(*(program.slots for program in programs))
+        _merge_slots(alternatives)
+        for alternatives in zip_longest(*(program.slots for program in programs), fillvalue=_NO_SLOT)
     )
     out = Program.empty(len(chosen), slots)
     for place, program in enumerate(programs):
@@ -274,6 +273,7 @@ def ordered(programs: Sequence[Program], order: Array) -> Program:
 
 
 _EVERY = np.ones(0, np.bool_)
+_NO_SLOT = OperationSlot(operations=frozenset())
 
 NO_PROGRAM = Program.empty(0, ())
 """The program without operations, of any number of samples."""

@@ -145,7 +145,7 @@ class Rendering:
         elif self._uploaded is not None or images.device.type != "cpu":
             moved = resized_batch(images, plan, plan.resampling)
         else:
-            moved = resized_one_by_one(self.plan, images)
+            moved = resized_one_by_one(self.plan, plan.resampling, images)
         finish_by_torch(plan, colors, moved, out)
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
@@ -161,6 +161,7 @@ class Rendering:
         plan, count, steps, ends, arrival = self.plan, len(lines.places), RenderingSteps(), EACH, lines.arrival
         samples, indices, resampling = slice(first, first + count), np.zeros(1, np.int64), plan.resampling
         if arrival is not None:
+            steps.failed = arrival.failed
             steps.of_rows.append(arrive.prepare(lines.stored, arrival, steps.rows))
         if plan.first_program.slots:
             lines = self._changed(steps, lines, plan.first_program.for_kernels(plan.source[0]).part(samples))
@@ -178,15 +179,16 @@ class Rendering:
         windows = copied(self._windows[samples])
         windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        own = out if plan.mixing is None else self._levels.reshape(SLOTS, *out.shape[1:])[:TURNS]
-        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
+        ring = SLOTS, *out.shape[1:]
+        own, streamed = (out, streams(out)) if plan.mixing is None else (self._levels.reshape(ring)[:TURNS], False)
+        paint = Paint(self._shift, self._scale, holes, streamed)
         if plan.program.slots:
             images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
         crops = Crops(images, windows, self._fill, self._mode)
         steps.of_samples.append(CROPS[own.dtype].prepare(crops, paint, samples.start, steps.samples, own))
         if plan.mixing is not None:
             self._mix(steps, plan.mixing, samples.start, out)
-        steps.run(count, arrival, ends)
+        steps.run(count, ends)
 
     def _mix(self, steps: RenderingSteps, mixing: Mixing, first: int, out: Pixels) -> None:
         """Adds the step that mixes the levels of a sample, counted from ``first`` on, with those of the one before."""

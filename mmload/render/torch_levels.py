@@ -19,13 +19,11 @@ from torch.nn.functional import conv2d, grid_sample, pad
 from mmload.render import level_operations as levels
 from mmload.render.hsv_kernel import SECTORS, changed_hsv
 from mmload.render.level_operations import LUMA_WEIGHTS
+from mmload.render.neighborhood_kernels import REACH
 from mmload.render.plan import OperationSlot, Program
 from mmload.runtime.host_memory import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS
-
-_REACH = 4.5
-"""Standard deviations after which a blur ends, as in :mod:`mmload.render.neighborhood_kernels`."""
 
 
 def run_program(program: Program, images: Tensor, white: float) -> Tensor:
@@ -67,10 +65,6 @@ def _rounded_down(values: Tensor, white: float) -> Tensor:
 def _floored(values: Tensor, white: float) -> Tensor:
     """Rounds levels down in place; floats stay."""
     return values if white == 1 else values.floor_()
-
-
-def _solarize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return torch.where(images >= numbers[:, 0].view(-1, 1, 1, 1), white - images, images)
 
 
 def _posterize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -135,7 +129,7 @@ def _blurred_columns(images: Tensor, size: Tensor, sigma: Tensor, reach: int) ->
     reach = min(reach, images.shape[2] - 1)
     offsets = torch.arange(-reach, reach + 1, device=images.device)
     spread = sigma.clamp(min=1e-3).unsqueeze(1)
-    limit = torch.minimum((size.unsqueeze(1) - 1) / 2, (_REACH * spread).ceil())
+    limit = torch.minimum((size.unsqueeze(1) - 1) / 2, (REACH * spread).ceil())
     weights = torch.exp(-0.5 * (offsets / spread) ** 2) * (offsets.abs() <= limit)
     weights = weights / weights.sum(1, keepdim=True)
     count, channels, height, width = images.shape
@@ -149,10 +143,6 @@ def _blurred_columns(images: Tensor, size: Tensor, sigma: Tensor, reach: int) ->
 def _permute(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     order = numbers[:, : images.shape[1]].to(torch.int64).clamp_(0, images.shape[1] - 1)
     return images.gather(1, order.view(*order.shape, 1, 1).expand_as(images))
-
-
-def _brightness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return _rounded_down(images * _per_sample(numbers[:, 0]), white)
 
 
 def _contrast(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -234,14 +224,16 @@ def _to_rgb(angle: Tensor, strength: Tensor, value: Tensor) -> Tensor:
 
 
 _OPERATIONS: dict[int, Callable[[Tensor, Tensor, float], Tensor]] = {
-    levels.BRIGHTNESS: _brightness,
+    levels.BRIGHTNESS: lambda images, numbers, white: _rounded_down(images * _per_sample(numbers[:, 0]), white),
     levels.CONTRAST: _contrast,
     levels.SATURATION: _saturation,
     levels.HUE: _hue,
     levels.HSV: changed_hsv,
     levels.GRAY: lambda images, numbers, white: _luma_of(images, white).expand_as(images),
     levels.INVERT: lambda images, numbers, white: white - images,
-    levels.SOLARIZE: _solarize,
+    levels.SOLARIZE: lambda images, numbers, white: torch.where(
+        images >= _per_sample(numbers[:, 0]), white - images, images
+    ),
     levels.POSTERIZE: _posterize,
     levels.AUTOCONTRAST: _autocontrast,
     levels.EQUALIZE: _equalize,

@@ -183,12 +183,12 @@ def finish_by_torch(plan: Plan, colors: tuple[Tensor, Tensor] | None, moved: Ten
         out.copy_(mixed_batch(plan.mixing, work))
 
 
-def resized_one_by_one(plan: Plan, images: Tensor) -> Tensor:
+def resized_one_by_one(plan: Plan, resampling: Resampling, images: Tensor) -> Tensor:
     """Crops, resizes and flips images [B, C, H, W] by a plan in host memory, as torchvision does: in their dtype."""
-    if not len(images) or plan.resampling is None:
+    if not len(images):
         return images.new_empty(plan.shape)
     samples = zip(images, windows(plan), strict=True)
-    return torch.stack([placed_window(*sample, plan, plan.resampling).flip(sample[1].flips) for sample in samples])
+    return torch.stack([placed_window(*sample, plan, resampling).flip(sample[1].flips) for sample in samples])
 
 
 def _color(pixels: Tensor, colors: tuple[Tensor, Tensor] | None, out: Tensor) -> None:
@@ -199,30 +199,26 @@ def _color(pixels: Tensor, colors: tuple[Tensor, Tensor] | None, out: Tensor) ->
     shift, scale = (each.view(-1, 1, 1) for each in colors)
     work = out if out.dtype == torch.float32 else torch.empty_like(pixels, dtype=torch.float32)
     work.copy_(pixels).sub_(shift).mul_(scale)
-    if work is not out:
-        out.copy_(work)
+    out.copy_(work)  # of itself, torch copies nothing
 
 
 def _punch(hole: Hole, images: Tensor) -> None:
     """Overwrites every sample's hole in a batch [B, C, H, W], by torch's operations."""
     _, channels, rows, cols = images.shape
-    y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - _broadcast(hole.top)
-    x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - _broadcast(hole.left)
-    height, width = _broadcast(hole.height), _broadcast(hole.width)
+    sides = hole.top, hole.left, hole.height, hole.width
+    top, left, height, width = (side.view(-1, 1, 1, 1) for side in sides)
+    y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - top
+    x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - left
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     if hole.value is not None:
         values = constant(hole.value, torch.float32, images.device).view(-1, 1, 1)
         images.copy_(torch.where(inside, values.to(images.dtype), images))
-    elif hole.noise is not None:
+    else:
         channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
         half, second = (width + 1) // 2, x >= (width + 1) // 2
         words = (channel * height + y) * half + torch.where(second, x - half, x)
-        noise = normals(_broadcast(hole.noise), words, second)
+        noise = normals(hole.noise.view(-1, 1, 1, 1), words, second)
         images.copy_(torch.where(inside, noise.to(images.dtype), images))
-
-
-def _broadcast(numbers: Tensor) -> Tensor:
-    return numbers.view(-1, 1, 1, 1)
 
 
 def mixed_batch(mixing: Mixing, images: Tensor) -> Tensor:

@@ -80,7 +80,5 @@ def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
         height=rows,
         width=cols,
         value=values[kind],
-        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator).numpy()
-        if kind == "noise"
-        else None,
+        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator).numpy() if kind == "noise" else 0,
     )
