@@ -55,7 +55,7 @@ class RandomErasing(Step):
         applied = draws.chance(self.p)
         frame = plan.height, plan.width
         top, left, rows, cols = drawn_windows(draws, frame, self.scale, self.ratio, (0, 0), are_holes=True)
-        noise = draws.bits(1)[:, 0] if values is None else None
+        noise = draws.bits(1)[:, 0] if values is None else 0
         hole = Hole(top=top, left=left, height=rows * applied, width=cols * applied, value=values, noise=noise)
         return plan.with_hole(hole)
 

@@ -107,7 +107,7 @@ class RandomHorizontalFlip(OperationStep):
     moves_pixels = True
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        return plan.flipped(x=draws.chance(self.p))
+        return plan.flipped(FLIP_X, draws.chance(self.p))
 
 
 class RandomVerticalFlip(OperationStep):
@@ -117,7 +117,7 @@ class RandomVerticalFlip(OperationStep):
     moves_pixels = True
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
-        return plan.flipped(y=draws.chance(self.p))
+        return plan.flipped(FLIP_Y, draws.chance(self.p))
 
 
 class AlternatingHorizontalFlip(Step):
@@ -141,7 +141,7 @@ class AlternatingHorizontalFlip(Step):
         """Flips by the last bit of hash + epoch; nothing is drawn."""
         name = type(self).__name__
         epoch, ids = draws.epoch(name), draws.ids(name)
-        return plan.flipped(x=(seeds_of(self.seed, 0, ids) + epoch % 2) & 1 == 1)
+        return plan.flipped(FLIP_X, (seeds_of(self.seed, 0, ids) + epoch % 2) & 1 == 1)
 
 
 def _center(length: Numbers, size: int) -> Numbers:

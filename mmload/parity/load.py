@@ -133,7 +133,7 @@ def _images_difference(got: Tensor, expected: Tensor, levels: Tensor | float, al
 
 def _warps(draws: Sequence[StepDraws]) -> bool:
     """Returns whether masks are warped: a pixel half way between two may be rounded to either."""
-    return any(draw.plan.program is not None and draw.plan.program.operations & WARPS for draw in draws)
+    return any(draw.plan.program.operations & WARPS for draw in draws)
 
 
 def _boxes_difference(batch: Batch, k: int, items: Items, stored: Batch, least: float) -> float:

@@ -159,7 +159,8 @@ def _through(drawn_steps: Sequence[tuple[Step, StepDraws]], rows: list[Row]) -> 
 def _after(step: Step, items: Items, allowance: Allowance, draw: StepDraws, k: int) -> Row:
     """Applies one step that mixes no samples to sample ``k``."""
     pixels = {name: item for name, item in items.items() if name != "targets"}
-    if program := draw.plan.first_program or draw.plan.program:
+    program = draw.plan.first_program if draw.plan.first_program.slots else draw.plan.program
+    if program.slots:
         pixels, allowance = changed(pixels, program, k, allowance)
         return items | pixels, allowance
     pixels = _transformed(step, pixels, draw.plan, draw.windows[k], k)

@@ -322,7 +322,7 @@ def _around(
     """Copies lines and columns of a channel from ``corner`` on, in an image of ``sides`` or beyond.
 
     The channel's pixels are every ``step``-th byte of ``lines`` from the line and byte ``start`` on; ``to`` is the
-    rectangle of ``out`` [h, w] that they go to: top, left, height and width. Only a constant stride is vectorized.
+    rectangle of ``out`` [h, w] that they go to: top, left, height and width.
     """
     row, column = start
     height, width = sides
@@ -337,15 +337,8 @@ def _around(
                 out[target, _U(right) + j] = blank
             continue
         line = _U(row + reflected(y, height, mode))
-        if step == 1:
-            for j in range(_U(begin), _U(end)):
-                out[target, _U(right) + j] = lines[line, _U(column + left) + j]
-        elif step == 3:
-            for j in range(_U(begin), _U(end)):
-                out[target, _U(right) + j] = lines[line, _U(column) + _U(3) * (_U(left) + j)]
-        else:
-            for j in range(_U(begin), _U(end)):
-                out[target, _U(right) + j] = lines[line, _U(column) + _U(step) * (_U(left) + j)]
+        for j in range(_U(begin), _U(end)):
+            out[target, _U(right) + j] = lines[line, _U(column) + _U(step) * (_U(left) + j)]
         for m in range(columns - (end - begin)):
             j = m if m < begin else m + (end - begin)
             beside = blank if mode == CONSTANT else lines[line, _U(column + step * reflected(left + j, width, mode))]

@@ -37,7 +37,7 @@ from mmload.runtime.kernels import ARENA, RecordArray, inlined, numba_compiled
 
 Index = int | np.uintp
 
-CONSTANT, _REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
+CONSTANT, REFLECT, _SYMMETRIC = (PADDING_MODES.index(mode) for mode in ("constant", "reflect", "symmetric"))
 """Indices of :data:`~mmload.render.kernel_arguments.PADDING_MODES`."""
 
 _BAND = 2 * 2**10
@@ -56,7 +56,7 @@ def reflected(position: int, length: int, mode: int) -> int:
 
     :func:`~mmload.render.torch_sampling.reflected` computes the same.
     """
-    if mode == _REFLECT:
+    if mode == REFLECT:
         if not -length < position < 2 * length - 1:  # a division takes longer than all the rest
             position = position % max(2 * length - 2, 1)
         position = abs(position)
@@ -277,9 +277,7 @@ def copy_images(lines: Lines, made: Places, channels: int, levels: Bytes, rows: 
         for line in range(channels * height):
             source = _U(place.start + line // height * of_channel + line % height * of_line)
             target = _U(start + line * width)
-            for x in range(_U(width) if of_pixel == 1 else _U(0)):  # vectorized
-                levels[target + x] = memory[source + x]
-            for x in range(_U(0) if of_pixel == 1 else _U(width)):
+            for x in range(_U(width)):  # LLVM vectorizes it for steps of 1
                 levels[target + x] = memory[source + x * _U(of_pixel)]
 
 

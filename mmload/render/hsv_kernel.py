@@ -135,9 +135,8 @@ def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     Levels (``white`` is 255) go through uint8 HSV; floats from 0 to 1 are not rounded. Of one channel only the
     value changes.
     """
-    top = 1.0 if white == 1 else 255.0
     if images.shape[1] == 1 or not images.numel():
-        brighter = (images * numbers[:, 2].view(-1, 1, 1, 1)).clamp(max=top)
+        brighter = (images * numbers[:, 2].view(-1, 1, 1, 1)).clamp(max=white)
         return brighter if white == 1 else brighter.floor_()
     turn, stronger, brighter = (numbers[:, place].view(-1, 1, 1) for place in range(3))
     red, green, blue = images.unbind(1)
@@ -157,7 +156,7 @@ def changed_hsv(images: Tensor, numbers: Tensor, white: float) -> Tensor:
         strength = (whole * per_value[most.to(torch.int64)] + _HALF_UNIT) >> _BITS
         hue = (sector.to(torch.int64) * per_reach[whole] + _HALF_UNIT) >> _BITS
     sixths = (hue + turn).remainder(HUES).to(torch.float32) * (6.0 / HUES)
-    strength, value = (strength * stronger).clamp(max=top), (most * brighter).clamp(max=top)
+    strength, value = (strength * stronger).clamp(max=white), (most * brighter).clamp(max=white)
     if white != 1:
         strength, value = (one.floor() * _PER_LEVEL for one in (strength, value))
     number = sixths.floor()

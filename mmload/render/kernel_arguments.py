@@ -37,9 +37,9 @@ Pixels = npt.NDArray[Any]
 Records = npt.NDArray[np.void]
 Places = npt.NDArray[np.void]
 
-_PLACE = ("start", "first", "count", "height", "width", "layout", "shrink")
-
-PLACE = np.dtype([(name, np.int64) for name in _PLACE], align=True)
+PLACE = np.dtype(
+    [(name, np.int64) for name in ("start", "first", "count", "height", "width", "layout", "shrink")], align=True
+)
 """Dtype of :attr:`ImageLines.places`.
 
 ``start`` is the byte at which an image's lines begin, ``first`` the number of the first line there, ``count`` the
@@ -156,12 +156,7 @@ class ImageLines(NamedTuple):
             _, height, width = image.shape
             places[k] = start, 0, height, height, width, PLANES, 1
             start += image.numel()
-        flat = (
-            torch.cat([image.reshape(-1) for image in images])
-            if len(images)
-            else torch.empty(0, dtype=torch.uint8, device="cpu")
-        )
-        return cls(flat.numpy(), places)
+        return cls(torch.cat([torch.from_numpy(NOWHERE), *(image.reshape(-1) for image in images)]).numpy(), places)
 
     def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:
         """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B]."""
@@ -177,11 +172,7 @@ class ImageLines(NamedTuple):
         width = -(-width // shrink)
         memory = self.decoded if layout == PIXELS else self.memory
         flat = torch.from_numpy(memory[start : start + count * channels * width])
-        if layout == PLANES:
-            return flat.view(channels, count, width)
-        if layout == LINES:
-            return flat.view(count, channels, width).transpose(0, 1)
-        return flat.view(count, width, channels).permute(2, 0, 1)
+        return flat.as_strided((channels, count, width), steps_of(layout, count, width, channels))
 
 
 FLIPPED_X, FLIPPED_Y = 1, 2
@@ -362,8 +353,6 @@ def _run_steps(
 EACH: Numbers = np.empty(0, np.int64)
 """Ends of samples where each row is one."""
 
-_NONE: Numbers = np.array([-1, 0])
-
 
 class RenderingSteps:
     """Steps of rendering, each a kernel that does rows or samples.
@@ -373,19 +362,20 @@ class RenderingSteps:
         samples: int64 [2], the same of samples.
         of_rows: steps of a row: it arrives, is resized or painted.
         of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
+        failed: :attr:`Arrival.failed` of rows that arrive; the first that cannot is the last.
     """
 
     def __init__(self) -> None:
         self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
         self.of_rows: list[KernelCall] = []
         self.of_samples: list[KernelCall] = []
+        self.failed: Numbers = np.array([-1, 0])
 
-    def run(self, count: int, arrival: Arrival | None = None, ends: Numbers = EACH) -> None:
+    def run(self, count: int, ends: Numbers = EACH) -> None:
         """Runs the steps of so many rows.
 
         Args:
             count: number of rows.
-            arrival: how rows arrive; the first that cannot is the last.
             ends: int64 [R], the sample whose last row each is, or -1.
         """
         if not self.of_rows and len(self.of_samples) == 1:
@@ -393,5 +383,4 @@ class RenderingSteps:
             self.of_samples[0].run()
             return
         steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
-        failed = _NONE if arrival is None else arrival.failed
-        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, failed)
+        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, self.failed)

@@ -246,30 +246,37 @@ def _color(code: int, planes: Bytes, levels: Bytes, numbers: Floats, arena: Aren
         _brighten(levels, numbers[0])
     elif code == CONTRAST:
         _contrast(planes, levels, numbers[0], numbers[1])
-    elif code == SATURATION and len(planes) == 3:
-        _saturate(planes[0], planes[1], planes[2], numbers[0], numbers[1])
-    elif code == HUE and len(planes) == 3:
-        _rotate_hue(planes[0], planes[1], planes[2], numbers[0])
-    elif code == HSV and len(planes) == 3:
-        change_hsv(planes[0], planes[1], planes[2], numbers, arena)
+    elif code in (SATURATION, HUE, HSV, GRAY) and len(planes) == 3:
+        _color_rgb(code, planes[0], planes[1], planes[2], numbers, arena)
     elif code == HSV:
         _brighten(levels, numbers[2])
-    elif code == GRAY and len(planes) == 3:
-        _gray(planes[0], planes[1], planes[2])
     elif code == INVERT:
         _solarize(levels, _NOTHING)
     elif code == SOLARIZE:
         _solarize(levels, numbers[0])
     elif code == POSTERIZE:
         _posterize(levels, int(numbers[0]))
-    elif code == AUTOCONTRAST:
+    elif code in (AUTOCONTRAST, EQUALIZE):
         for c in range(len(planes)):
-            _autocontrast(planes[c])
-    elif code == EQUALIZE:
-        for c in range(len(planes)):
-            _equalize(planes[c], arena)
+            if code == AUTOCONTRAST:
+                _autocontrast(planes[c])
+            else:
+                _equalize(planes[c], arena)
     elif code == PERMUTE:
         _permute(planes, numbers, arena)
+
+
+@called
+def _color_rgb(code: int, red: Bytes, green: Bytes, blue: Bytes, numbers: Floats, arena: Arena) -> None:
+    """Runs an operation that mixes three channels; it leaves an image of one channel as it is."""
+    if code == SATURATION:
+        _saturate(red, green, blue, numbers[0], numbers[1])
+    elif code == HUE:
+        _rotate_hue(red, green, blue, numbers[0])
+    elif code == HSV:
+        change_hsv(red, green, blue, numbers, arena)
+    else:
+        _gray(red, green, blue)
 
 
 @called

@@ -54,26 +54,18 @@ def moved_masks(memory: Bytes, starts: Numbers, plan: Plan) -> Bytes:
     if np.any(starts + sizes[:, 0] * sizes[:, 1] > len(memory)):
         raise IndexError(f"masks of the sizes of their images end behind their {len(memory)} pixels")
     padding, resampling = plan.padding, plan.resampling
-    mode = PADDING_MODES.index("edge" if padding is None else padding.mode)
-    fills = (0 if padding is None else padding.mask_fill, 0 if resampling is None else resampling.mask_fill)
+    mode = PADDING_MODES.index(padding.mode)
+    middle, ground = (False, 0) if resampling is None else (resampling.exact_masks, resampling.mask_fill)
     out = np.empty((plan.count, plan.height, plan.width), np.uint8)
     over, across = (_side(axis, sizes[:, place], plan.count) for place, axis in enumerate(axes_of(plan)))
-    middle = resampling is not None and resampling.exact_masks
-    codes, numbers, grounds = _NO_WARPS if plan.program is None else _warps_of(plan.program)
-    _move(memory, starts, over, across, mode, middle, *fills, codes, numbers, grounds, out)
+    moves = _warps_of(plan.program)
+    _move(memory, starts, over, across, mode, middle, padding.mask_fill, ground, *moves, out)
     return out
 
 
 def _side(axis: Axis, source: Numbers, count: int) -> _Side:
     given = source, axis.start, axis.size, axis.resized, axis.part, axis.flip, axis.mirror
-    made = [np.zeros(count, np.int64) for _ in given[:5]] + [np.zeros(count, np.bool_) for _ in given[5:]]
-    for numbers, value in zip(made, given, strict=True):
-        if value is not None:
-            numbers[:] = value
-    return _Side._make(made)
-
-
-_NO_WARPS = np.zeros((0, 0), np.int64), np.zeros((0, 0, 0), np.float32), np.zeros(0, np.int64)
+    return _Side._make(np.full(count, value) for value in given)
 
 
 def _warps_of(program: Program) -> tuple[Numbers, Floats, Numbers]:

@@ -68,14 +68,11 @@ class Motion(NamedTuple):
             sizes = (resampling.cols, plan.cols), (resampling.rows, plan.rows)
             factors = [1 / old * new if isinstance(new, int) else new / old for new, old in sizes]
             moves += [(SCALE, factors, (0, 0)), (SHIFT, (-resampling.left, -resampling.top), frame)]
-        for kind, flip in ((FLIP_X, plan.flip_x), (FLIP_Y, plan.flip_y)):
-            if flip is not None:
-                moves.append((kind * flip, (), plan.frame[::-1]))
-        if program is not None:
-            for place, slot in enumerate(program.slots):
-                if slot.operations & MOVES:
-                    codes = program.codes[:, place]
-                    moves.append((codes * _IS_MOVE[codes], program.numbers[:, place].T, frame))
+        moves += [(kind * flip, (), plan.frame[::-1]) for kind, flip in ((FLIP_X, plan.flip_x), (FLIP_Y, plan.flip_y))]
+        for place, slot in enumerate(program.slots):
+            if slot.operations & MOVES:
+                codes = program.codes[:, place]
+                moves.append((codes * _IS_MOVE[codes], program.numbers[:, place].T, frame))
         return cls.of_moves(plan.count, moves)
 
     @classmethod
@@ -92,8 +89,7 @@ class Motion(NamedTuple):
             motion.kinds[:, place] = kind
             motion.frames[:, place, 0], motion.frames[:, place, 1] = width, height
             for column, number in enumerate(numbers):
-                if number is not None:
-                    motion.numbers[:, place, column] = number
+                motion.numbers[:, place, column] = number
         return motion
 
     @property
@@ -103,7 +99,7 @@ class Motion(NamedTuple):
         return odd
 
 
-Move = tuple[Array | int, Sequence[Array | float | None] | Array, Sequence[Array | int] | Array]
+Move = tuple[Array | int, Sequence[Array | float] | Array, Sequence[Array | int] | Array]
 """Kind, numbers and frame (width, height) of a move, each one for all samples or one per sample."""
 
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from mmload.render.cpu_kernels import REFLECT, reflected
 from mmload.render.kernel_arguments import Bytes, Floats, Numbers
 from mmload.runtime.intrinsics import Arena, carve, fma, never_inline
 from mmload.runtime.kernels import called, inlined
@@ -14,7 +15,7 @@ _U = np.uintp
 _F = np.float32
 _HALF, _WHITE = _F(0.5), _F(255)
 
-_REACH = 4.5
+REACH = 4.5
 """Standard deviations after which a blur ends: 7e-6 of its weight lies beyond, a five hundredth of a level."""
 
 
@@ -63,7 +64,7 @@ def sharpen(plane: Bytes, rest: np.float32, arena: Arena) -> None:
 @called
 def _reach(size: int, sigma: float) -> int:
     """Returns how many weights to one side of a Gaussian of ``size`` taps count."""
-    return min(size // 2, int(math.ceil(_REACH * sigma)))
+    return min(size // 2, int(math.ceil(REACH * sigma)))
 
 
 @called
@@ -74,12 +75,6 @@ def _find_weights(sigma: float, weights: Floats) -> None:
         total += math.exp(-0.5 * (j / sigma) ** 2)
     for j in range(reach + 1):
         weights[j] = math.exp(-0.5 * (j / sigma) ** 2) / total
-
-
-@inlined
-def _reflected(position: int, length: int) -> int:
-    position = abs(position)
-    return min(position, 2 * length - 2 - position)
 
 
 # Each time a sum is loaded and stored it takes four pairs of taps: two at a time took 1.4 times as long. These are
@@ -149,7 +144,7 @@ def _over(work: Floats, weights: Floats, plane: Bytes, arena: Arena) -> None:
     total, lines = carve(arena, width, np.float32), carve(arena, (2, reach + 1), np.int64)
     for y in range(height):
         for j in range(1, reach + 1):
-            lines[0, j], lines[1, j] = _reflected(y - j, height), _reflected(y + j, height)
+            lines[0, j], lines[1, j] = reflected(y - j, height, REFLECT), reflected(y + j, height, REFLECT)
         for x in range(_U(width)):
             total[x] = fma(work[_U(y), x], weights[0], _HALF)
         for j in range(1, reach - 2, 4):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mmload.errors import counted
 from mmload.render.kernel_arguments import HOLE, Holes, Numbers, Operations, Places, Records
-from mmload.render.level_operations import FLIP_X, FLIP_Y, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
+from mmload.render.level_operations import FLIP_X, GRAY, MOST_NUMBERS, MOVES, NONE, WARPS, Array
 from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import numba_compiled
 
@@ -55,7 +55,7 @@ class Padding:
         mode: one of :data:`~mmload.render.kernel_arguments.PADDING_MODES`.
         fill: value of the constant per channel, or one for all.
         mask_fill: value of the constant in masks; 255 is void.
-        margin: rows and columns by which windows may reach outside.
+        margin: rows and columns by which windows may reach outside; (0, 0): they lie inside.
     """
 
     mode: str = "constant"
@@ -80,7 +80,7 @@ class Resampling:
         mask_fill: value of a mask beside it.
         exact_masks: whether masks take ``nearest-exact``; else ``nearest``.
         mirror_x: bool [B], whether the window is mirrored left to right before the resize, which ``flip_x`` of the plan
-            does after it: nearest pixels of masks are counted from one side, so they depend on the order.
+            does after it: nearest pixels of masks are counted from one side, so they depend on the order. False: none.
         mirror_y: bool [B], the same upside down.
     """
 
@@ -93,8 +93,8 @@ class Resampling:
     fill: tuple[float, ...] = (0.0,)
     mask_fill: int = 255
     exact_masks: bool = False
-    mirror_x: Array | None = None
-    mirror_y: Array | None = None
+    mirror_x: Array | bool = False
+    mirror_y: Array | bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class Hole:
         height: int64 [B]; 0 if the sample has no hole.
         width: int64 [B].
         value: one number, or one per channel; None: ``noise``.
-        noise: int64 [B], keys of standard normal noise per pixel.
+        noise: int64 [B], keys of standard normal noise per pixel; 0 where there is a value.
     """
 
     top: Array
@@ -115,7 +115,7 @@ class Hole:
     height: Array
     width: Array
     value: tuple[float, ...] | None
-    noise: Array | None = None
+    noise: Array = 0
 
 
 def holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
@@ -123,9 +123,8 @@ def holes_of(holes: Sequence[Hole], count: int, channels: int) -> Holes:
     sides = zeros((count, len(holes)), HOLE)
     values = np.full((len(holes), channels), np.nan, np.float32)
     for n, hole in enumerate(holes):
-        for name in HOLE.names or ():
-            if (numbers := getattr(hole, name)) is not None:
-                sides[name][:, n] = numbers
+        for name in ("top", "left", "height", "width", "noise"):
+            sides[name][:, n] = getattr(hole, name)
         if hole.value is not None:
             values[n] = hole.value
     return Holes(sides, values)
@@ -259,8 +258,8 @@ def one_of(programs: Sequence[Program], chosen: Array) -> Program:
     if len(_fills(slot for program in programs for slot in program.slots)) > 1:
         return chain(program.masked(chosen == place) for place, program in enumerate(programs))
     slots = tuple(
-        _merge_slots([slot for slot in alternatives if slot is not None])
-        for alternatives in zip_longest(*(program.slots for program in programs))
+        _merge_slots(alternatives)
+        for alternatives in zip_longest(*(program.slots for program in programs), fillvalue=_NO_SLOT)
     )
     out = Program.empty(len(chosen), slots)
     for place, program in enumerate(programs):
@@ -274,6 +273,10 @@ def ordered(programs: Sequence[Program], order: Array) -> Program:
 
 
 _EVERY = np.ones(0, np.bool_)
+_NO_SLOT = OperationSlot(operations=frozenset())
+
+NO_PROGRAM = Program.empty(0, ())
+"""The program without operations, of any number of samples."""
 
 
 @numba_compiled(
@@ -347,16 +350,16 @@ class Plan:
         height: rows of the output; 0: images are variable-size so far, so that there is no output.
         width: columns of the output.
         canvas: what the images that come in are composed of; None: they are rows as they are stored.
-        first_program: operations on the levels of images before their windows, which move no pixel; None: none.
-        top: int64 [B], first row of the source window; may lie outside the image. None: the window is the image.
+        first_program: operations on the levels of images before their windows, which move no pixel.
+        top: int64 [B], first row of the source window; may lie outside the image. 0: the window is the image.
         left: int64 [B], first column of it.
         rows: int64 [B] or one number, rows of the window.
         cols: int64 [B] or one number, columns of the window.
-        padding: padding outside the image; None: the window lies inside.
+        padding: padding outside the image.
         resampling: how the window is resized, and where it lies on the output; None: it is the output.
-        flip_x: bool [B], mirrored left to right, after the resize.
+        flip_x: bool [B], mirrored left to right, after the resize; False: none is.
         flip_y: bool [B], upside down.
-        program: operations on the levels after that; None: none.
+        program: operations on the levels after that.
         shift: float32 [C]; with ``scale`` the color map (x - shift) * scale. None: values stay.
         scale: float32 [C].
         holes: rectangles that are overwritten after that.
@@ -373,16 +376,16 @@ class Plan:
     height: int
     width: int
     canvas: Canvas | None = None
-    first_program: Program | None = None
-    top: Array | None = None
-    left: Array | None = None
+    first_program: Program = NO_PROGRAM
+    top: Array | int = 0
+    left: Array | int = 0
     rows: Array | int = 0
     cols: Array | int = 0
-    padding: Padding | None = None
+    padding: Padding = Padding()
     resampling: Resampling | None = None
-    flip_x: Array | None = None
-    flip_y: Array | None = None
-    program: Program | None = None
+    flip_x: Array | bool = False
+    flip_y: Array | bool = False
+    program: Program = NO_PROGRAM
     shift: Array | None = None
     scale: Array | None = None
     holes: tuple[Hole, ...] = ()
@@ -458,8 +461,18 @@ class Plan:
     @property
     def moves(self) -> bool:
         """Whether the plan changes pixel positions."""
-        still = self.top is None and self.resampling is None and self.flip_x is None and self.flip_y is None
-        return not still or (self.program is not None and bool(self.program.operations & MOVES))
+        moved = self.is_cropped or self.resampling is not None or self.is_flipped
+        return moved or bool(self.program.operations & MOVES)
+
+    @property
+    def is_cropped(self) -> bool:
+        """Whether windows are cut out of images."""
+        return not isinstance(self.top, int)
+
+    @property
+    def is_flipped(self) -> bool:
+        """Whether samples may be mirrored."""
+        return self.flip_x is not False or self.flip_y is not False
 
     @property
     def ends(self) -> bool:
@@ -483,7 +496,7 @@ class Plan:
     @property
     def _is_linear(self) -> bool:
         """Whether operations on levels give the same, within a level, before windows are cut out and resized."""
-        return self.program is None or self.program.operations <= {GRAY}
+        return self.program.operations <= {GRAY}
 
     @property
     def _takes_levels(self) -> bool:
@@ -493,12 +506,12 @@ class Plan:
     @property
     def _is_stored(self) -> bool:
         """Whether pixels are those of the image as it is stored: at most its windows are cut out and mirrored."""
-        return self.canvas is None and self.resampling is None and self.program is None and self._takes_levels
+        return self.canvas is None and self.resampling is None and not self.program.slots and self._takes_levels
 
     @property
     def _is_whole(self) -> bool:
         """Whether nothing is cropped so far, either, so that padding is outside of the image."""
-        return self.top is None and self._is_stored
+        return not self.is_cropped and self._is_stored
 
     def _takes_resize(self, mode: str) -> bool:
         """Returns whether a resize can still be composed.
@@ -508,10 +521,9 @@ class Plan:
         """
         if not self._is_linear or self.canvas is not None:
             return False
-        colored = self.program is not None or self.shift is not None
-        flipped = self.flip_x is not None or self.flip_y is not None
-        other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and flipped)
-        padded = self.padding is not None and not self.is_variable_size
+        colored = bool(self.program.slots) or self.shift is not None
+        other = (mode == "bicubic" and colored) or (mode.startswith("nearest") and self.is_flipped)
+        padded = any(self.padding.margin) and not self.is_variable_size
         return self.resampling is None and not padded and not self.ends and not other
 
     def check_levels(self, *, moves: bool) -> None:
@@ -529,9 +541,7 @@ class Plan:
             _require(self._takes_windows)
         else:
             _require(self._is_whole or (on_canvas and padding.mode == "constant"))
-        high, wide = self.frame
-        top = _mirrored(top, self.flip_y, high - height)
-        left = _mirrored(left, self.flip_x, wide - width)
+        top, left = self._before_flips(self.frame, top, left, height, width)
         resampling = self.resampling
         if resampling is None:
             copy = Resampling(rows=height, cols=width, mode="bilinear", antialias=True)
@@ -550,7 +560,7 @@ class Plan:
 
         The output has this size; (0, 0): images are variable-size, too.
         """
-        _require(self._takes_resize(resampling.mode) and (self.first_program is None or resampling.antialias))
+        _require(self._takes_resize(resampling.mode) and (not self.first_program.slots or resampling.antialias))
         narrowed = {} if window is None else self._narrowed(*window)
         resampling = replace(resampling, mirror_x=self.flip_x, mirror_y=self.flip_y)
         return self._with(**narrowed, resampling=resampling, height=size[0], width=size[1])
@@ -569,14 +579,19 @@ class Plan:
 
     def _narrowed(self, top: Array, left: Array, rows: Array, cols: Array) -> dict[str, Any]:
         """Returns the fields that change when the output so far is narrowed to windows of it."""
-        height, width = self.frame
-        top = _mirrored(top, self.flip_y, height - rows)
-        left = _mirrored(left, self.flip_x, width - cols)
-        return self._within(top, left, rows, cols)
+        return self._within(*self._before_flips(self.frame, top, left, rows, cols), rows, cols)
+
+    def _before_flips(
+        self, frame: Sequence[Array | int], top: Array | int, left: Array | int, rows: Array | int, cols: Array | int
+    ) -> tuple[Array, Array]:
+        """Returns where a window of a frame (height, width) begins before the flips so far."""
+        return _mirrored(top, self.flip_y, frame[0] - rows), _mirrored(left, self.flip_x, frame[1] - cols)
 
     def _within(self, top: Array, left: Array, rows: Array | int, cols: Array | int) -> dict[str, Any]:
         """Returns the fields that change when the source window is narrowed to a window inside of it."""
-        return {"top": _sum(self.top, top), "left": _sum(self.left, left), "rows": rows, "cols": cols}
+        if self.is_cropped:
+            top, left = self.top + top, self.left + left
+        return {"top": top, "left": left, "rows": rows, "cols": cols}
 
     def placed(self, resampling: Resampling, canvas: tuple[int, int]) -> Plan:
         """Adds a resize to a size per sample, at its place on a canvas of (height, width).
@@ -584,9 +599,8 @@ class Plan:
         Flips before it are done to the images: they turn the canvas, too, on which the place is mirrored before. A
         change of colors before it would change the fill of the canvas.
         """
-        _require(self.program is None and self.shift is None)
-        top = _mirrored(resampling.top, self.flip_y, canvas[0] - resampling.rows)
-        left = _mirrored(resampling.left, self.flip_x, canvas[1] - resampling.cols)
+        _require(not self.program.slots and self.shift is None)
+        top, left = self._before_flips(canvas, resampling.top, resampling.left, resampling.rows, resampling.cols)
         return self.resized(None, replace(resampling, top=top, left=left), canvas)
 
     def framed(self) -> Plan:
@@ -597,26 +611,21 @@ class Plan:
         rows, cols = (self.per_sample(side) for side in self.frame)
         height, width = (int(side.max()) if len(side) else 1 for side in (rows, cols))
         copy = Resampling(rows=rows, cols=cols, mode="bilinear", antialias=True)  # to the same size: it copies pixels
-        placed = replace(
-            self.resampling or copy,
-            top=_mirrored(0, self.flip_y, height - rows),
-            left=_mirrored(0, self.flip_x, width - cols),
-        )
+        top, left = self._before_flips((height, width), 0, 0, rows, cols)
+        placed = replace(self.resampling or copy, top=top, left=left)
         return self._with(resampling=placed, height=height, width=width, is_framed=True)
 
-    def flipped(self, *, x: Array | None = None, y: Array | None = None) -> Plan:
-        """Adds flips, bool [B] each: before operations on levels, which give the same pixels unless some move them."""
-        _require(not self.ends and (self.program is None or self.shift is None))
-        if self.program is not None and self.program.operations & MOVES:
-            flips = [(FLIP_X, x), (FLIP_Y, y)]
-            return self.followed_by(
-                chain(
-                    Program.single_operation(code, self.count, apply_mask=mask)
-                    for code, mask in flips
-                    if mask is not None
-                )
-            )
-        return self._with(flip_x=_either(self.flip_x, x), flip_y=_either(self.flip_y, y), is_framed=False)
+    def flipped(self, code: int, flips: Array) -> Plan:
+        """Adds a flip, FLIP_X or FLIP_Y, of the samples in ``flips``, bool [B].
+
+        It is done before operations on levels, which give the same pixels unless some move them.
+        """
+        _require(not self.ends and (not self.program.slots or self.shift is None))
+        if self.program.operations & MOVES:
+            return self.followed_by(Program.single_operation(code, self.count, apply_mask=flips))
+        name = "flip_x" if code == FLIP_X else "flip_y"
+        before = getattr(self, name)
+        return self._with(**{name: flips if before is False else before ^ flips}, is_framed=False)
 
     def followed_by(self, program: Program) -> Plan:
         """Adds operations on levels: of complete images, whose windows may follow, if they move no pixel."""
@@ -650,21 +659,10 @@ def _require(fits: bool) -> None:
         raise DoesNotFit
 
 
-def _chained(first: Program | None, second: Program) -> Program:
-    return second if first is None else chain((first, second))
+def _chained(first: Program, second: Program) -> Program:
+    return chain((first, second)) if first.slots else second
 
 
-def _mirrored(start: Array | int, flip: Array | None, room: Array | int) -> Array:
+def _mirrored(start: Array | int, flip: Array | bool, room: Array | int) -> Array:
     """Returns a window's start before a flip, where ``room`` is the frame's size less the window's."""
-    return start if flip is None else np.where(flip, room - start, start)
-
-
-def _sum(first: Array | None, second: Array) -> Array:
-    return second if first is None else first + second
-
-
-def _either(first: Array | None, second: Array | None) -> Array | None:
-    """Combines one flip after another: the second undoes the first."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first ^ second
+    return start if flip is False else np.where(flip, room - start, start)

@@ -49,7 +49,7 @@ from mmload.render.kernel_arguments import (
 )
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES, SLOTS, TURNS
-from mmload.render.plan import Canvas, Mixing, Padding, Plan, Resampling, check_fill, check_levels, holes_of
+from mmload.render.plan import Canvas, Mixing, Plan, Resampling, check_fill, check_levels, holes_of
 from mmload.render.torch_levels import run_program
 from mmload.render.torch_rendering import (
     Uploaded,
@@ -80,9 +80,8 @@ class Rendering:
         self.dtype = dtype
         self._colors = _color_map(plan, dtype)
         self._uploaded: Uploaded | None = None  # after copy_to
-        (shift, scale), channels = self._colors, plan.source[0]
-        self._shift = np.zeros(channels, np.float32) if shift is None else shift
-        self._scale = np.ones(channels, np.float32) if scale is None else scale
+        unchanged = np.zeros(plan.source[0], np.float32), np.ones(plan.source[0], np.float32)
+        self._shift, self._scale = self._colors or unchanged
 
     @lazy_property
     def needed(self) -> Places:
@@ -137,8 +136,8 @@ class Rendering:
 
         Windows are resized at once on a device, or by a plan that was copied; else one by one, as torchvision does it.
         """
-        (plan, shift, scale), _ = self._uploaded or self._copied(images.device)
-        if plan.first_program is not None:
+        (plan, colors), _ = self._uploaded or self._copied(images.device)
+        if plan.first_program.slots:
             changed = run_program(plan.first_program, images, plan.peak)
             images = changed.to(torch.uint8) if images.dtype == torch.uint8 else changed
         if plan.resampling is None:
@@ -146,8 +145,8 @@ class Rendering:
         elif self._uploaded is not None or images.device.type != "cpu":
             moved = resized_batch(images, plan, plan.resampling)
         else:
-            moved = resized_one_by_one(self.plan, images)
-        finish_by_torch(plan, shift, scale, moved, out)
+            moved = resized_one_by_one(self.plan, plan.resampling, images)
+        finish_by_torch(plan, colors, moved, out)
 
     def copy_to(self, device: torch.device) -> list[Tensor]:
         """Copies what torch's operations need to a device, ahead of them; returns the copies."""
@@ -155,15 +154,16 @@ class Rendering:
         return self._uploaded[1]
 
     def _copied(self, device: torch.device) -> Uploaded:
-        return upload((self.plan, *self._colors), device)
+        return upload((self.plan, self._colors), device)
 
     def _render(self, first: int, lines: ImageLines, out: Pixels) -> None:
         """Renders samples into the memory of all; those that are mixed by way of their levels, without holes."""
         plan, count, steps, ends, arrival = self.plan, len(lines.places), RenderingSteps(), EACH, lines.arrival
         samples, indices, resampling = slice(first, first + count), np.zeros(1, np.int64), plan.resampling
         if arrival is not None:
+            steps.failed = arrival.failed
             steps.of_rows.append(arrive.prepare(lines.stored, arrival, steps.rows))
-        if plan.first_program is not None:
+        if plan.first_program.slots:
             lines = self._changed(steps, lines, plan.first_program.for_kernels(plan.source[0]).part(samples))
         if plan.canvas is not None:
             samples, ends, composed = self._composed(plan.canvas, first, count)
@@ -179,15 +179,16 @@ class Rendering:
         windows = copied(self._windows[samples])
         windows["index"] = indices
         holes = self._holes._replace(sides=self._holes.sides[samples])
-        own = out if plan.mixing is None else self._levels.reshape(SLOTS, *out.shape[1:])[:TURNS]
-        paint = Paint(self._shift, self._scale, holes, plan.mixing is None and streams(out))
-        if self._operations is not None:
+        ring = SLOTS, *out.shape[1:]
+        own, streamed = (out, streams(out)) if plan.mixing is None else (self._levels.reshape(ring)[:TURNS], False)
+        paint = Paint(self._shift, self._scale, holes, streamed)
+        if plan.program.slots:
             images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
         crops = Crops(images, windows, self._fill, self._mode)
         steps.of_samples.append(CROPS[own.dtype].prepare(crops, paint, samples.start, steps.samples, own))
         if plan.mixing is not None:
             self._mix(steps, plan.mixing, samples.start, out)
-        steps.run(count, arrival, ends)
+        steps.run(count, ends)
 
     def _mix(self, steps: RenderingSteps, mixing: Mixing, first: int, out: Pixels) -> None:
         """Adds the step that mixes the levels of a sample, counted from ``first`` on, with those of the one before."""
@@ -217,7 +218,7 @@ class Rendering:
         """
         plan, windows, levels = self.plan, crops.windows, crops.images
         is_made = plan.canvas is not None or (plan.resampling is not None and plan.resampling.antialias)
-        if not is_made or (plan.canvas is not None and plan.top is not None):
+        if not is_made or (plan.canvas is not None and plan.is_cropped):
             levels = scratch("levels", (1, *plan.shape[1:]))
             whole = crops._replace(windows=copied(windows))
             whole.windows["flips"] = 0
@@ -276,19 +277,16 @@ class Rendering:
         """Windows that the kernels cut out, after a resize if there is one: WINDOW [B], all of image 0."""
         plan = self.plan
         cut = zeros(plan.count, WINDOW)
-        if plan.resampling is None and plan.top is not None:
+        if plan.resampling is None:
             cut["top"], cut["left"] = plan.top, plan.left
-        for flip, bit in ((plan.flip_x, FLIPPED_X), (plan.flip_y, FLIPPED_Y)):
-            if flip is not None:
-                cut["flips"] += flip * np.uint8(bit)
+        cut["flips"] = plan.flip_x * np.uint8(FLIPPED_X) + plan.flip_y * np.uint8(FLIPPED_Y)
         return cut
 
     @lazy_property
     def _resized_windows(self) -> Records:
         """Windows that are resized: RESIZED [B]."""
         plan, placed, resizes = self.plan, self.plan.resampling, zeros(self.plan.count, RESIZED)
-        if plan.top is not None:
-            resizes["top"], resizes["left"] = plan.top, plan.left
+        resizes["top"], resizes["left"] = plan.top, plan.left
         resizes["rows"], resizes["columns"] = plan.rows, plan.cols
         if placed is not None:
             resizes["high"], resizes["wide"] = placed.rows, placed.cols
@@ -296,17 +294,16 @@ class Rendering:
         return resizes
 
     @lazy_property
-    def _operations(self) -> Operations | None:
-        program = self.plan.program
-        return None if program is None else program.for_kernels(self.plan.source[0])
+    def _operations(self) -> Operations:
+        return self.plan.program.for_kernels(self.plan.source[0])
 
     @lazy_property
     def _mode(self) -> int:
-        return PADDING_MODES.index((self.plan.padding or Padding()).mode)
+        return PADDING_MODES.index(self.plan.padding.mode)
 
     @lazy_property
     def _fill(self) -> Bytes:
-        return _filled((self.plan.padding or Padding()).fill, self.plan.source[0])
+        return _filled(self.plan.padding.fill, self.plan.source[0])
 
     @lazy_property
     def _holes(self) -> Holes:
@@ -333,13 +330,13 @@ def _check(plan: Plan, dtype: torch.dtype) -> None:
         check_levels("value", hole.value)
 
 
-def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats | None, Floats | None]:
-    """Returns shift and scale, float32 [C] each, either None if it would change nothing."""
+def _color_map(plan: Plan, dtype: torch.dtype) -> tuple[Floats, Floats] | None:
+    """Returns shift and scale, float32 [C] each; None if they would change nothing."""
     if plan.shift is not None and plan.scale is not None:
         return plan.shift, plan.scale
     if plan.peak == 1.0 or not dtype.is_floating_point:
-        return None, None
-    return None, np.full(plan.source[0], 1.0 / plan.peak, np.float32)
+        return None
+    return np.zeros(plan.source[0], np.float32), np.full(plan.source[0], 1.0 / plan.peak, np.float32)
 
 
 @lru_cache(maxsize=64)
@@ -374,10 +371,9 @@ def needed_lines(plan: Plan) -> Places:
     height, resampling = plan.sizes[:, 0], plan.resampling
     needed = np.array([(0, 0, 1)], NEEDED).repeat(plan.count)
     needed["stop"] = height
-    if plan.first_program is not None or (resampling is not None and not resampling.antialias):
+    if plan.first_program.slots or (resampling is not None and not resampling.antialias):
         return needed
-    top = np.zeros(plan.count, np.int64) if plan.top is None else plan.top
-    rows = plan.per_sample(plan.rows)
+    top, rows = plan.per_sample(plan.top), plan.per_sample(plan.rows)
     first, stop = top, top + rows
     if resampling is not None:
         wanted, down = resampling.rows, resampling.top
@@ -386,7 +382,7 @@ def needed_lines(plan: Plan) -> Places:
         begin, end = np.maximum(-down, 0), np.minimum(wanted, plan.height - down)
         first = top + np.floor(np.maximum(begin * scale - reach, 0)).astype(np.int64)
         stop = top + np.ceil(np.minimum(end * scale + reach, rows)).astype(np.int64)
-    if plan.padding is not None and plan.padding.mode != "constant":
+    if plan.padding.mode != "constant":
         outside = (top < 0) | (top + rows > height)
         first, stop = np.where(outside, 0, first), np.where(outside, height, stop)
     needed["first"] = np.clip(first, 0, height)
@@ -402,10 +398,9 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
         return allowed
     rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
     least = np.minimum(rows / resampling.rows, cols / resampling.cols)
-    if plan.top is not None and plan.left is not None:
-        inside = (plan.top >= 0) & (plan.left >= 0)
-        inside &= (plan.top + rows <= sizes[:, 0]) & (plan.left + cols <= sizes[:, 1])
-        least = np.where(inside, least, 1.0)
+    top, left = plan.per_sample(plan.top), plan.per_sample(plan.left)
+    inside = (top >= 0) & (left >= 0) & (top + rows <= sizes[:, 0]) & (left + cols <= sizes[:, 1])
+    least = np.where(inside, least, 1.0)
     for shrink in SHRINKS:
         allowed[least >= RESERVE * shrink] = shrink
     return allowed

@@ -19,13 +19,11 @@ from torch.nn.functional import conv2d, grid_sample, pad
 from mmload.render import level_operations as levels
 from mmload.render.hsv_kernel import SECTORS, changed_hsv
 from mmload.render.level_operations import LUMA_WEIGHTS
+from mmload.render.neighborhood_kernels import REACH
 from mmload.render.plan import OperationSlot, Program
 from mmload.runtime.host_memory import constant
 
 _RED, _GREEN, _BLUE = LUMA_WEIGHTS
-
-_REACH = 4.5
-"""Standard deviations after which a blur ends, as in :mod:`mmload.render.neighborhood_kernels`."""
 
 
 def run_program(program: Program, images: Tensor, white: float) -> Tensor:
@@ -61,20 +59,12 @@ def _changed(operation: int, images: Tensor, numbers: Tensor, slot: OperationSlo
 
 
 def _rounded_down(values: Tensor, white: float) -> Tensor:
-    values = values.clamp(0, white)
+    return _floored(values.clamp(0, white), white)
+
+
+def _floored(values: Tensor, white: float) -> Tensor:
+    """Rounds levels down in place; floats stay."""
     return values if white == 1 else values.floor_()
-
-
-def _gray(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return _luma_of(images, white).expand_as(images)
-
-
-def _invert(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return white - images
-
-
-def _solarize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return torch.where(images >= numbers[:, 0].view(-1, 1, 1, 1), white - images, images)
 
 
 def _posterize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -104,7 +94,7 @@ def _equalize(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     step = (flat.shape[2] - last) // 255
     table = ((sums - counts + step // 2) // step.clamp(min=1)).clamp_(0, 255)
     equal = torch.where(step > 0, table.gather(2, flat), flat).view_as(images).to(torch.float32)
-    return equal if white > 1 else equal / 255
+    return equal / (255 / white)
 
 
 def _sharpness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -139,7 +129,7 @@ def _blurred_columns(images: Tensor, size: Tensor, sigma: Tensor, reach: int) ->
     reach = min(reach, images.shape[2] - 1)
     offsets = torch.arange(-reach, reach + 1, device=images.device)
     spread = sigma.clamp(min=1e-3).unsqueeze(1)
-    limit = torch.minimum((size.unsqueeze(1) - 1) / 2, (_REACH * spread).ceil())
+    limit = torch.minimum((size.unsqueeze(1) - 1) / 2, (REACH * spread).ceil())
     weights = torch.exp(-0.5 * (offsets / spread) ** 2) * (offsets.abs() <= limit)
     weights = weights / weights.sum(1, keepdim=True)
     count, channels, height, width = images.shape
@@ -153,10 +143,6 @@ def _blurred_columns(images: Tensor, size: Tensor, sigma: Tensor, reach: int) ->
 def _permute(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     order = numbers[:, : images.shape[1]].to(torch.int64).clamp_(0, images.shape[1] - 1)
     return images.gather(1, order.view(*order.shape, 1, 1).expand_as(images))
-
-
-def _brightness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
-    return _rounded_down(images * _per_sample(numbers[:, 0]), white)
 
 
 def _contrast(images: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -175,8 +161,7 @@ def _hue(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     """Rotates hues by a share of the color circle, through HSV; one channel is returned unchanged."""
     if images.shape[1] == 1 or not images.numel():
         return images
-    scaled = images if white == 1 else images * (1.0 / white)
-    angle, strength, value = _to_hsv(scaled)
+    angle, strength, value = _to_hsv(images * (1.0 / white))
     rotated = _to_rgb((angle + _per_sample(numbers[:, 0])[:, 0]).remainder_(1.0), strength, value)
     return rotated if white == 1 else (rotated * (white + 1 - 1e-3)).floor_()
 
@@ -187,7 +172,7 @@ def _luma_of(images: Tensor, white: float) -> Tensor:
         return images
     red, green, blue = images.unbind(1)
     luma = red.mul(_RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE).unsqueeze(1)
-    return luma if white == 1 else luma.floor_()
+    return _floored(luma, white)
 
 
 def _blended(images: Tensor, other: Tensor, numbers: Tensor, white: float) -> Tensor:
@@ -239,14 +224,16 @@ def _to_rgb(angle: Tensor, strength: Tensor, value: Tensor) -> Tensor:
 
 
 _OPERATIONS: dict[int, Callable[[Tensor, Tensor, float], Tensor]] = {
-    levels.BRIGHTNESS: _brightness,
+    levels.BRIGHTNESS: lambda images, numbers, white: _rounded_down(images * _per_sample(numbers[:, 0]), white),
     levels.CONTRAST: _contrast,
     levels.SATURATION: _saturation,
     levels.HUE: _hue,
     levels.HSV: changed_hsv,
-    levels.GRAY: _gray,
-    levels.INVERT: _invert,
-    levels.SOLARIZE: _solarize,
+    levels.GRAY: lambda images, numbers, white: _luma_of(images, white).expand_as(images),
+    levels.INVERT: lambda images, numbers, white: white - images,
+    levels.SOLARIZE: lambda images, numbers, white: torch.where(
+        images >= _per_sample(numbers[:, 0]), white - images, images
+    ),
     levels.POSTERIZE: _posterize,
     levels.AUTOCONTRAST: _autocontrast,
     levels.EQUALIZE: _equalize,

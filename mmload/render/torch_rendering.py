@@ -34,9 +34,7 @@ from mmload.render.torch_sampling import (
 from mmload.runtime.host_memory import constant
 
 
-def resized(
-    image: Tensor, window: Window, size: tuple[int, int], resampling: Resampling, padding: Padding | None
-) -> Tensor:
+def resized(image: Tensor, window: Window, size: tuple[int, int], resampling: Resampling, padding: Padding) -> Tensor:
     """Resizes the window of any image [C, H, W] to (height, width): [C, height, width] in its dtype."""
     pixels = cut(image, window, padding)
     if pixels.shape[::2] == (2, 1):  # torch 2.15 takes lines of two channels and one column for channels last
@@ -102,7 +100,7 @@ def _weighted(images: Tensor, plan: Plan, resampling: Resampling) -> Tensor:
     over, across = (_weights(axis, resampling, plan, images.device) for axis in axes_of(plan))
     if levels:
         over, across = _of_15_bits(over), _of_15_bits(across)
-    ground = None if plan.padding is None else fill_values(plan.padding, floats)
+    ground = fill_values(plan.padding, floats) if any(plan.padding.margin) else None
     made = torch.matmul(_from_ground(floats, ground), across.transpose(1, 2)[:, None])
     if levels:
         made = _from_ground(_to_levels(made if ground is None else made.add_(ground)), ground)
@@ -128,15 +126,12 @@ def _of_15_bits(weight: Tensor) -> Tensor:
 
 def _weights(axis: Axis, resampling: Resampling, plan: Plan, device: torch.device) -> Tensor:
     """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
-    resized = axis.resized[:, None, None] if isinstance(axis.resized, Tensor) else axis.resized
-    if resized is None:
-        raise ValueError("the windows are not resized")
-    size, margin = per_sample(axis.size, plan.count, device)[:, None, None], axis.margin
-    place = positions(plan, axis, device)
+    sides = axis.start, axis.size, axis.resized
+    start, size, resized = (per_sample(side, plan.count, device)[:, None, None] for side in sides)
+    place, margin = positions(plan, axis, device), axis.margin
     step = size.to(torch.float32) / resized
     center = (place[:, :, None] + 0.5) * step - 0.5
-    offset = torch.arange(-margin, axis.source + margin, device=device)[None, None, :]
-    offset = offset - (0 if axis.start is None else axis.start[:, None, None])
+    offset = torch.arange(-margin, axis.source + margin, device=device)[None, None, :] - start
     if resampling.mode == "bicubic" and not resampling.antialias:
         weight = _repeating(center, offset, size - 1)
     else:
@@ -171,65 +166,59 @@ def _cubic(distance: Tensor, a: float = -0.5) -> Tensor:
 _TRIANGLE_OR_CUBIC = {"bilinear": _triangle, "bicubic": _cubic}
 
 
-def finish_by_torch(plan: Plan, shift: Tensor | None, scale: Tensor | None, moved: Tensor, out: Tensor) -> None:
+def finish_by_torch(plan: Plan, colors: tuple[Tensor, Tensor] | None, moved: Tensor, out: Tensor) -> None:
     """Changes the levels of images [B, C, h, w] that geometry has moved, colors them, and ends the plan.
 
-    Shift and scale of the color map are float32 [C]; None: 0 and 1.
+    Colors are shift and scale of the color map, float32 [C] each; None: values stay.
     """
-    if plan.program is not None:
+    if plan.program.slots:
         moved = torch_levels.run_program(plan.program, moved, plan.peak)
     # The memory of colored values before they are mixed: the output, or float32 for a blend, as in kernels.
     narrow = out.dtype != torch.float32 and moved.dtype != torch.float64
     work = torch.empty_like(out, dtype=torch.float32) if plan.blends and narrow else out
-    _color(moved, shift, scale, work)
+    _color(moved, colors, work)
     for hole in plan.holes:
         _punch(hole, work)
     if plan.mixing is not None:
         out.copy_(mixed_batch(plan.mixing, work))
 
 
-def resized_one_by_one(plan: Plan, images: Tensor) -> Tensor:
+def resized_one_by_one(plan: Plan, resampling: Resampling, images: Tensor) -> Tensor:
     """Crops, resizes and flips images [B, C, H, W] by a plan in host memory, as torchvision does: in their dtype."""
-    if not len(images) or plan.resampling is None:
+    if not len(images):
         return images.new_empty(plan.shape)
     samples = zip(images, windows(plan), strict=True)
-    return torch.stack([placed_window(*sample, plan, plan.resampling).flip(sample[1].flips) for sample in samples])
+    return torch.stack([placed_window(*sample, plan, resampling).flip(sample[1].flips) for sample in samples])
 
 
-def _color(pixels: Tensor, shift: Tensor | None, scale: Tensor | None, out: Tensor) -> None:
+def _color(pixels: Tensor, colors: tuple[Tensor, Tensor] | None, out: Tensor) -> None:
     """Colors and converts [B, C, h, w] into ``out``."""
-    if scale is None:
+    if colors is None:
         out.copy_(pixels)
         return
+    shift, scale = (each.view(-1, 1, 1) for each in colors)
     work = out if out.dtype == torch.float32 else torch.empty_like(pixels, dtype=torch.float32)
-    work.copy_(pixels)
-    if shift is not None:
-        work.sub_(shift.view(-1, 1, 1))
-    work.mul_(scale.view(-1, 1, 1))
-    if work is not out:
-        out.copy_(work)
+    work.copy_(pixels).sub_(shift).mul_(scale)
+    out.copy_(work)  # of itself, torch copies nothing
 
 
 def _punch(hole: Hole, images: Tensor) -> None:
     """Overwrites every sample's hole in a batch [B, C, H, W], by torch's operations."""
     _, channels, rows, cols = images.shape
-    y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - _broadcast(hole.top)
-    x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - _broadcast(hole.left)
-    height, width = _broadcast(hole.height), _broadcast(hole.width)
+    sides = hole.top, hole.left, hole.height, hole.width
+    top, left, height, width = (side.view(-1, 1, 1, 1) for side in sides)
+    y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - top
+    x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - left
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     if hole.value is not None:
         values = constant(hole.value, torch.float32, images.device).view(-1, 1, 1)
         images.copy_(torch.where(inside, values.to(images.dtype), images))
-    elif hole.noise is not None:
+    else:
         channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
         half, second = (width + 1) // 2, x >= (width + 1) // 2
         words = (channel * height + y) * half + torch.where(second, x - half, x)
-        noise = normals(_broadcast(hole.noise), words, second)
+        noise = normals(hole.noise.view(-1, 1, 1, 1), words, second)
         images.copy_(torch.where(inside, noise.to(images.dtype), images))
-
-
-def _broadcast(numbers: Tensor) -> Tensor:
-    return numbers.view(-1, 1, 1, 1)
 
 
 def mixed_batch(mixing: Mixing, images: Tensor) -> Tensor:

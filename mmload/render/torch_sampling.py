@@ -67,19 +67,17 @@ def windows(plan: Plan) -> list[Window]:
     part = plan.resampling
     sides: list[Any] = [plan.top, plan.left, plan.rows, plan.cols]
     sides += [0] * 4 if part is None else [part.rows, part.cols, part.top, part.left]
-    numbers = np.stack([np.broadcast_to(0 if side is None else side, plan.count) for side in sides], 1).tolist()
-    flips = (np.zeros(plan.count, np.bool_) if flip is None else flip for flip in (plan.flip_x, plan.flip_y))
-    turned = [(-1,) * x + (-2,) * y for x, y in zip(*(flip.tolist() for flip in flips), strict=True)]
-    return [Window._make([*one[:4], turn, Placed._make(one[4:])]) for one, turn in zip(numbers, turned, strict=True)]
+    sides += [plan.flip_x, plan.flip_y]
+    numbers = np.stack([np.broadcast_to(side, plan.count) for side in sides], 1).tolist()
+    return [Window._make([*one[:4], (-1,) * x + (-2,) * y, Placed._make(one[4:])]) for *one, x, y in numbers]
 
 
-def cut(image: Tensor, window: Window, padding: Padding | None) -> Tensor:
+def cut(image: Tensor, window: Window, padding: Padding) -> Tensor:
     """Cuts the source window out of one image [C, H, W]: a view if it lies inside, else a padded copy."""
     top, left, rows, cols = window[:4]
     _, height, width = image.shape
     if window.inside(image.shape):
         return image[:, top : top + rows, left : left + cols]
-    padding = padding or Padding()
     y = torch.arange(top, top + rows, device=image.device)
     x = torch.arange(left, left + cols, device=image.device)
     pixels = image[:, reflected(y, height, padding.mode)[:, None], reflected(x, width, padding.mode)]
@@ -128,11 +126,9 @@ def picked(images: Tensor, plan: Plan) -> Tensor:
     """
     if not plan.moves:
         return images
-    y, x = (_sources(plan, axis, images.device) for axis in axes_of(plan))
-    (count, channels, height, width), inside = images.shape, None
-    if plan.padding is not None:
-        inside = _is_inside(y, height)[:, None, :, None] & _is_inside(x, width)[:, None, None]
-        y, x = reflected(y, height, plan.padding.mode), reflected(x, width, plan.padding.mode)
+    over, across = (_sources(plan, axis, images.device) for axis in axes_of(plan))
+    (count, channels, height, width), padding = images.shape, plan.padding
+    y, x = reflected(over, height, padding.mode), reflected(across, width, padding.mode)
     taken = torch.empty((count, channels, plan.height * plan.width), dtype=images.dtype, device=images.device)
     at_once = PICKED_AT_ONCE // (plan.height * plan.width) if images.device.type == "cpu" else count
     for start in range(0, count, max(at_once, 1)):
@@ -140,9 +136,10 @@ def picked(images: Tensor, plan: Plan) -> Tensor:
         index = (y[samples, :, None] * width + x[samples, None, :]).flatten(1)[:, None].expand(-1, channels, -1)
         torch.gather(images[samples].reshape(-1, channels, height * width), 2, index, out=taken[samples])
     taken = taken.view(count, channels, plan.height, plan.width)
-    if plan.padding is None or plan.padding.mode != "constant" or inside is None:
+    if padding.mode != "constant" or not any(padding.margin):
         return taken
-    return torch.where(inside, taken, fill_values(plan.padding, images))
+    inside = _is_inside(over, height)[:, None, :, None] & _is_inside(across, width)[:, None, None]
+    return torch.where(inside, taken, fill_values(padding, images))
 
 
 class Axis(NamedTuple):
@@ -151,35 +148,34 @@ class Axis(NamedTuple):
     Attributes:
         source: length of the images.
         output: length of the output.
-        start: int64 [B], first position of the window in the source; None: 0.
+        start: first position of the window in the source, 0 or int64 [B].
         size: length of the window, one or int64 [B].
-        flip: bool [B], whether the output is mirrored.
+        flip: bool [B], whether the output is mirrored; False: none is.
         margin: positions by which windows may reach outside of the source, on both sides.
-        resized: length of the window after the resize, one or int64 [B]; None: it keeps its size.
+        resized: length of the window after the resize, one or int64 [B]; 0: it keeps its size.
         part: position of the resized window that the output begins with, one or int64 [B].
-        mirror: bool [B], whether the window is mirrored before the resize.
+        mirror: bool [B], whether the window is mirrored before the resize; False: none is.
     """
 
     source: int
     output: int
-    start: Tensor | None
+    start: Tensor | int
     size: Tensor | int
-    flip: Tensor | None
+    flip: Tensor | bool
     margin: int
-    resized: Tensor | int | None = None
+    resized: Tensor | int = 0
     part: Tensor | int = 0
-    mirror: Tensor | None = None
+    mirror: Tensor | bool = False
 
 
 def per_sample(value: Tensor | int, count: int, device: torch.device) -> Tensor:
-    """Returns one number per sample, int64 [B], of one for all or one each."""
+    """Returns one number or bool per sample, [B], of one for all or one each."""
     return torch.full((count,), value, device=device) if isinstance(value, int) else value
 
 
 def axes_of(plan: Plan) -> tuple[Axis, Axis]:
     """Returns the plan's rows and columns."""
-    (_, height, width), resampling = plan.source, plan.resampling
-    above, beside = (0, 0) if plan.padding is None else plan.padding.margin
+    (_, height, width), resampling, (above, beside) = plan.source, plan.resampling, plan.padding.margin
     over = Axis(height, plan.height, plan.top, plan.rows, plan.flip_y, above)
     across = Axis(width, plan.width, plan.left, plan.cols, plan.flip_x, beside)
     if resampling is None:
@@ -193,31 +189,29 @@ def axes_of(plan: Plan) -> tuple[Axis, Axis]:
 def positions(plan: Plan, axis: Axis, device: torch.device) -> Tensor:
     """Returns the position before flip and crop of each output position: int64 [B, output]."""
     place = torch.arange(axis.output, device=device).expand(plan.count, -1)
-    if axis.flip is not None:
-        place = torch.where(axis.flip[:, None], axis.output - 1 - place, place)
-    return place + (axis.part[:, None] if isinstance(axis.part, Tensor) else axis.part)
+    place = torch.where(per_sample(axis.flip, plan.count, device)[:, None], axis.output - 1 - place, place)
+    return place + per_sample(axis.part, plan.count, device)[:, None]
 
 
 def _sources(plan: Plan, axis: Axis, device: torch.device) -> Tensor:
     """Returns the source position of each output position, back through flip, crop, resize and window."""
     place = positions(plan, axis, device)
-    if plan.resampling is not None and axis.resized is not None:
+    if plan.resampling is not None:
         middle = 0.5 * plan.resampling.exact_masks
-        place = _nearest(place, per_sample(axis.size, plan.count, device), axis.resized, axis.mirror, middle)
-    return place if axis.start is None else place + axis.start[:, None]
+        sides = axis.size, axis.resized, axis.mirror
+        size, resized, mirror = (per_sample(side, plan.count, device)[:, None] for side in sides)
+        place = _nearest(place, size, resized, mirror, middle)
+    return place + per_sample(axis.start, plan.count, device)[:, None]
 
 
-def _nearest(place: Tensor, window: Tensor, length: Tensor | int, mirror: Tensor | None, middle: float) -> Tensor:
+def _nearest(place: Tensor, window: Tensor, length: Tensor, mirror: Tensor, middle: float) -> Tensor:
     """Returns the position of torch's nearest pixel, in float32 as torch: floor((place + middle) * window / length).
 
     ``middle`` is 0 for ``nearest`` and 0.5 for ``nearest-exact``. If the window is mirrored before the resize,
     positions are counted from the other side.
     """
-    if isinstance(length, Tensor):  # one per sample; positions beside the resized window are overwritten later
-        length = length[:, None]
-        place = torch.minimum(place.clamp(min=0), length - 1)
-    step, last = window.to(torch.float32)[:, None] / length, window[:, None] - 1
-    if mirror is not None:
-        place = torch.where(mirror[:, None], length - 1 - place, place)
+    place = torch.minimum(place.clamp(min=0), length - 1)  # positions beside the resized window are overwritten later
+    step, last = window.to(torch.float32) / length, window - 1
+    place = torch.where(mirror, length - 1 - place, place)
     source = torch.minimum(((place + middle) * step).floor().to(torch.int64), last)
-    return source if mirror is None else torch.where(mirror[:, None], last - source, source)
+    return torch.where(mirror, last - source, source)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import os
 import re
 import resource
@@ -67,14 +68,14 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     raise OSError(errno.EINVAL, _KINDS.get(kind, "it is not a regular file"), str(path))
 
 
-def read_regular(path: str | Path, *, most: int | None = None) -> bytes:
+def read_regular(path: str | Path, *, most: float = math.inf) -> bytes:
     """Reads a regular file of at most ``most`` bytes.
 
     Raises:
         OSError: as for :func:`open_regular`, and if the file is larger; it is not read in this case.
     """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
-        if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
+        if (size := os.fstat(file.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {most:,} are read", str(path))
         return file.readall()
 

@@ -83,11 +83,9 @@ class MemoryPool:
         ``torch.from_numpy`` makes of it does.
         """
         size = math.prod(shape) * np.dtype(dtype).itemsize
-        free = self._free.get(size)
-        if free is None:
-            free = self._free.setdefault(size, deque(maxlen=self._spare))
-            for oldest in list(self._free)[:-SIZES]:
-                self._free.pop(oldest, None)
+        free = self._free.setdefault(size, deque(maxlen=self._spare))
+        for oldest in list(self._free)[:-SIZES]:
+            self._free.pop(oldest, None)
         try:
             base = free.pop()
         except IndexError:

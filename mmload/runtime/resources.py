@@ -39,9 +39,8 @@ MOST_THREADS = 1024
 
 def available_cores() -> int:
     """Returns the cores this process may use: the smaller of affinity mask and cgroup quota, at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
-    return max(1, min(cores, round(quota)) if quota else cores)
+    cores = len(_affinity(0)) or os.cpu_count() or 1
+    return max(1, round(min(cores, cpu_quota() or cores)))
 
 
 def binding() -> str | None:
@@ -183,8 +182,7 @@ def in_threads(
         finally:
             if ended is not None:
                 ended.set()
-            for future in waiting:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def local_ranks() -> int:
@@ -251,12 +249,10 @@ def cpu_quota() -> float | None:
     """Returns the most cores that may be used at a time, such as 1.5; None if there is no limit."""
     quotas = []
     for group in _groups("cpu"):
-        quota, period = (_words(group / "cpu.max") + ["", ""])[:2]
-        if not quota:
-            quota = "".join(_words(group / "cpu.cfs_quota_us"))
-            period = "".join(_words(group / "cpu.cfs_period_us"))
-        if quota.isdigit() and period.isdigit() and int(period):  # otherwise "max" or -1
-            quotas.append(int(quota) / int(period))
+        version_1 = _words(group / "cpu.cfs_quota_us") + _words(group / "cpu.cfs_period_us")
+        words = _words(group / "cpu.max") or version_1
+        if len(words) == 2 and "".join(words).isdigit() and int(words[1]):  # otherwise "max" or -1
+            quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 
 
@@ -272,7 +268,7 @@ def free_memory() -> int:
     Page cache is reclaimable and counts as free, but shared memory does not. 0 if nothing is known.
     """
     known = [size for size in (_system_memory(), allowed_memory()) if size is not None]
-    return max(0, min(known)) if known else 0
+    return max(0, min(known, default=0))
 
 
 def _system_memory() -> int | None:

@@ -81,8 +81,8 @@ def _agrees(library: ctypes.CDLL) -> bool:
         color, channels = ("GRAY", 1) if sampling == "Gray" else ("RGB", 3)
         data = np.frombuffer(encode_jpeg(picture[..., :channels].copy(), 90, color, sampling), np.uint8)
         sides = -(-side // shrink)
-        smaller = {} if shrink == 1 else {"min_height": sides, "min_width": sides, "min_factor": shrink}
-        if not np.array_equal(decode_jpeg(data, color, **smaller), _decoded(library, data, sides, channels)):
+        expected = decode_jpeg(data, color, min_height=sides, min_width=sides, min_factor=shrink)
+        if not np.array_equal(expected, _decoded(library, data, sides, channels)):
             return False
     return True
 

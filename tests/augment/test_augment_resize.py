@@ -28,6 +28,7 @@ from mmload.augment import (
 from mmload.augment.collate import Collate
 from mmload.augment.step import Draws, plan_for
 from mmload.batch import Batch
+from mmload.render.level_operations import FLIP_X, FLIP_Y
 from mmload.render.plan import Plan
 from mmload.render.rendering import Rendering
 from mmload.render.torch_rendering import resized_batch, upload
@@ -59,7 +60,9 @@ def test_the_packed_way_gives_the_bits_of_the_plain_way() -> None:
 def test_the_batched_resize_is_within_a_level_of_the_float_reference(antialias: bool, dtype: torch.dtype) -> None:
     images, seeds = pictures(16, (3, 61, 72)), seeds_for(16)
     plan = RandomResizedCrop((40, 55), antialias=antialias).describe(plan_for(images), Draws(seeds.numpy(), 0))
-    plan = plan.flipped(x=Draws(seeds.numpy(), 1).chance(0.5), y=Draws(seeds.numpy(), 2).chance(0.5))
+    plan = plan.flipped(FLIP_X, Draws(seeds.numpy(), 1).chance(0.5)).flipped(
+        FLIP_Y, Draws(seeds.numpy(), 2).chance(0.5)
+    )
     plan = plan.cropped(np.full(16, 3), np.full(16, 5), 30, 41)
     rows = torch.empty(plan.shape)
     Rendering(replace(plan, peak=1.0), torch.float32).render_batch(images.float(), rows)

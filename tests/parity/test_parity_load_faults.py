@@ -81,7 +81,7 @@ FAULTS: dict[str, tuple[object, str, Callable[..., object], str, list[nn.Module]
     "boxes that do not follow a flip": (
         boxes_module.Trail,
         "moved",
-        lambda trail, plan: MOVED(trail, replace(plan, flip_x=None)),
+        lambda trail, plan: MOVED(trail, replace(plan, flip_x=False)),
         "boxed",
         [RandomHorizontalFlip()],
         {BOXES},

@@ -55,8 +55,8 @@ def planned(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
         height=rows,
         width=cols,
         padding=Padding(mode=draw(st.sampled_from(PADDING_MODES)), fill=fill, margin=(margin + rows, margin + cols)),
-        flip_x=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
-        flip_y=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else None,
+        flip_x=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else False,
+        flip_y=numbers(0, 1).astype(np.bool_) if draw(st.booleans()) else False,
     )
     if channels == 3 and draw(st.booleans()):
         plan = plan.followed_by(Program.single_operation(GRAY, count, apply_mask=numbers(0, 1).astype(np.bool_)))
@@ -80,7 +80,5 @@ def hole_of(plan: Plan, kind: str, generator: torch.Generator) -> Hole:
         height=rows,
         width=cols,
         value=values[kind],
-        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator).numpy()
-        if kind == "noise"
-        else None,
+        noise=torch.randint(-(1 << 62), 1 << 62, (plan.count,), generator=generator).numpy() if kind == "noise" else 0,
     )

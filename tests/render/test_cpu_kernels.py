@@ -15,7 +15,7 @@ from torch import Tensor
 from mmload.render import rendering as made
 from mmload.render.kernel_arguments import PADDING_MODES, ImageLines, written
 from mmload.render.level_operations import FLIP_X, GRAY, INVERT
-from mmload.render.plan import Mixing, Padding, Plan, Program, chain
+from mmload.render.plan import NO_PROGRAM, Mixing, Padding, Plan, Program, chain
 from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
 
@@ -29,7 +29,7 @@ def plans(draw: st.DrawFn) -> tuple[Plan, Tensor, Tensor]:
     if operation is not None:
         on = torch.rand(plan.count, generator=generator) < 0.5
         program = Program.single_operation(operation, plan.count, apply_mask=on.numpy())
-        before = [] if plan.program is None else [plan.program]
+        before = [plan.program] if plan.program.slots else []
         plan = replace(plan, program=chain([*before, program]))  # colors may have been added, which come after it
     for hole in draw(st.lists(st.sampled_from(HOLES), max_size=2)):
         plan = plan.with_hole(hole_of(plan, hole, generator))
@@ -133,7 +133,7 @@ def test_what_is_written_past_the_caches_has_the_same_bits(
         padding=Padding(mode=mode, fill=(7.0, 8.0, 9.0), margin=(9, 9)),
         flip_x=np.arange(count) % 2 == 0,
         flip_y=np.arange(count) % 3 == 0,
-        program=Program.single_operation(GRAY, count, apply_mask=np.arange(count) == 1) if gray else None,
+        program=Program.single_operation(GRAY, count, apply_mask=np.arange(count) == 1) if gray else NO_PROGRAM,
     )
     for kind in HOLES[: 3 if dtype.is_floating_point else 2] if gray else ():
         plan = plan.with_hole(hole_of(plan, kind, generator))
@@ -161,7 +161,7 @@ def mixed_plan(count: int, height: int, width: int) -> tuple[Plan, Tensor]:
     images = torch.randint(0, 256, (count, 3, height + 5, width + 5), dtype=torch.uint8, generator=generator)
     plan = Plan.unchanged(count, (3, height + 5, width + 5), 255.0)
     starts = torch.randint(0, 6, (2, count), generator=generator).numpy()
-    plan = plan.cropped(starts[0], starts[1], height, width).flipped(x=np.arange(count) % 2 == 0)
+    plan = plan.cropped(starts[0], starts[1], height, width).flipped(FLIP_X, np.arange(count) % 2 == 0)
     plan = plan.with_hole(hole_of(plan, "each", generator)) if height % 2 else plan
     box = np.array([width // 4, height // 3, width // 2, height - 1])
     share = np.array([1.0, 0.3, 0.9], np.float32)[np.arange(count) % 3]

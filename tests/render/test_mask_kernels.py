@@ -56,13 +56,12 @@ LISTS: dict[str, list[nn.Module]] = {
 def by_torch(plan: Plan, masks: Tensor) -> Tensor:
     """Moves masks by torch's operations, as if they were images with the fill of masks."""
     there: Plan = upload(plan, masks.device)[0]
-    if there.padding is not None:
-        there = replace(there, padding=replace(there.padding, fill=(float(there.padding.mask_fill),)))
+    there = replace(there, padding=replace(there.padding, fill=(float(there.padding.mask_fill),)))
     moved = picked(masks[:, None], there)
     if (placed := there.resampling) is not None and isinstance(placed.rows, Tensor):
         moved = torch.where(on_canvas(there, placed)[:, None], moved, placed.mask_fill)
     program = there.program
-    for place, slot in enumerate(() if program is None else program.slots):
+    for place, slot in enumerate(program.slots):
         codes, numbers = program.codes[:, place].view(-1, 1, 1, 1), program.numbers[:, place]
         for code in slot.operations & levels.MOVES:
             if code in levels.WARPS:
