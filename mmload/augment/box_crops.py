@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmload.augment.arguments import chance, check_ascending, integer, mask_level, number, numbers, per_channel, span
+from mmload.augment.boxes import numba_compiled_for_boxes
 from mmload.augment.step import Doubles, Draws, Flags, Step, whole_numbers
 from mmload.render.motion import Boxes
 from mmload.render.plan import Padding, Plan
 from mmload.runtime.host_memory import copied, zeros
 from mmload.runtime.intrinsics import Arena, carve
-from mmload.runtime.kernels import inlined, numba_compiled
+from mmload.runtime.kernels import inlined
 from mmload.runtime.random_words import Numbers, Words, unit_of_word
 
 ROUNDS = 50
@@ -113,7 +114,7 @@ class RandomIoUCrop(Step):
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Rounds of one overlap and ``trials`` windows each, until every sample has its window."""
         trail, counts = draws.boxes(type(self).__name__, plan)
-        rows, cols = (plan.per_sample(side) for side in plan.frame)
+        rows, cols = map(plan.per_sample, plan.frame)
         windows = np.stack((np.zeros_like(rows), np.zeros_like(cols), rows, cols))
         settled, dropped = zeros(plan.count, np.bool_), copied(trail.dropped)
         options = np.array(self.sampler_options, np.float32).astype(trail.boxes.dtype)
@@ -126,13 +127,17 @@ class RandomIoUCrop(Step):
             overlaps = options[option]
             settled |= overlaps >= 1
             words = draws.bits(4 * self.trials).view(np.uint64)
-            _TRY_WINDOWS[trail.boxes.dtype.name](
+            _try_windows[trail.boxes.dtype.name](
                 words, bounds, overlaps, trail.boxes, counts, trail.dropped, settled, windows, dropped
             )
         top, left, rows, cols = windows
         return plan.windowed((top, left, rows, cols), dropped=dropped)
 
 
+@numba_compiled_for_boxes(
+    "uint64[:, ::1], float64[::1], BOXES[::1], BOXES[:, :, ::1], int64[::1], boolean[:, ::1], boolean[::1], "
+    "int64[:, ::1], boolean[:, ::1], arena"
+)
 def _try_windows(
     words: Words,
     bounds: Doubles,
@@ -184,16 +189,6 @@ def _try_windows(
                 break
             for n in range(counts[k]):
                 dropped[k, n] = before[k, n]
-
-
-_TRY_WINDOWS = {
-    kind: numba_compiled(
-        f"uint64[:, ::1], float64[::1], {kind}[::1], {kind}[:, :, ::1], int64[::1], boolean[:, ::1], "
-        "boolean[::1], int64[:, ::1], boolean[:, ::1], arena",
-        nogil=False,
-    )(_try_windows)
-    for kind in ("float32", "float64")
-}
 
 
 @inlined

@@ -9,7 +9,7 @@ an image is mirrored, keypoints of the left and the right change places. Masks a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from mmload.render.motion import Boxes, Flags, Motion, move_boxes, moved_points
 from mmload.render.plan import Plan
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import copied, taken, zeros
-from mmload.runtime.kernels import numba_compiled
+from mmload.runtime.kernels import Kernel, numba_compiled
 from mmload.runtime.random_words import Numbers
 
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
@@ -106,7 +106,7 @@ class Trail(NamedTuple):
         (count, most, _), kind = given.shape, given.dtype
         edges = zeros((count, most + 1), np.bool_), np.empty((count, most + 1), kind)
         trail = cls(np.empty((count, most + 1, 4), kind), *edges, zeros((count, most), np.bool_))
-        _BEGIN_TRAIL[kind.name](given, _sizes_of(plan), trail.boxes, trail.share)
+        _begin_trail[kind.name](given, _sizes_of(plan), trail.boxes, trail.share)
         return trail
 
     def moved(self, plan: Plan) -> Trail:
@@ -116,6 +116,14 @@ class Trail(NamedTuple):
         return Trail(boxes, cut, share, self.dropped if plan.dropped is None else self.dropped | plan.dropped)
 
 
+def numba_compiled_for_boxes(signature: str) -> Callable[[Callable[..., None]], Mapping[str, Kernel[None]]]:
+    """Declares kernels of boxes that keep the interpreter lock, by their dtype, which BOXES is in the signature."""
+    return lambda function: {
+        kind: numba_compiled(signature.replace("BOXES", kind), nogil=False)(function) for kind in ("float32", "float64")
+    }
+
+
+@numba_compiled_for_boxes("BOXES[:, :, ::1], int64[:, ::1], BOXES[:, :, ::1], BOXES[:, ::1]")
 def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> None:
     """Writes boxes and behind them the edges of images, whose sizes, int64 [B, 2], are given."""
     most = given.shape[1]
@@ -125,14 +133,6 @@ def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> No
             for side in range(4):
                 boxes[k, n, side] = given[k, n, side] if n < most else 0
         boxes[k, most, 2], boxes[k, most, 3] = sizes[k, 1], sizes[k, 0]
-
-
-_BEGIN_TRAIL = {
-    kind: numba_compiled(f"{kind}[:, :, ::1], int64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1]", nogil=False)(
-        _begin_trail
-    )
-    for kind in ("float32", "float64")
-}
 
 
 def move_fields(
@@ -269,10 +269,14 @@ def drop_boxes(fields: Fields, trail: Trail, rule: BoxRule) -> Fields:
     counts, shape, kind = counts_of(fields), trail.dropped.shape, trail.boxes.dtype
     packed, order, real = zeros((*shape, 4), kind), zeros(shape, np.int64), zeros(shape, np.bool_)
     limits = np.array([rule.least, rule.max_aspect, rule.min_visible], kind)
-    _KEEP_BOXES[kind.name](limits, counts, *trail, packed, order, real)
+    _keep_boxes[kind.name](limits, counts, *trail, packed, order, real)
     return with_boxes_of(fields, packed, order, real)
 
 
+@numba_compiled_for_boxes(
+    "BOXES[::1], int64[::1], BOXES[:, :, ::1], boolean[:, ::1], BOXES[:, ::1], boolean[:, ::1], "
+    "BOXES[:, :, ::1], int64[:, ::1], boolean[:, ::1]"
+)
 def _keep_boxes(
     limits: Array,
     counts: Numbers,
@@ -301,16 +305,6 @@ def _keep_boxes(
                 found += 1
 
 
-_KEEP_BOXES = {
-    kind: numba_compiled(
-        f"{kind}[::1], int64[::1], {kind}[:, :, ::1], boolean[:, ::1], {kind}[:, ::1], boolean[:, ::1], "
-        f"{kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1]",
-        nogil=False,
-    )(_keep_boxes)
-    for kind in ("float32", "float64")
-}
-
-
 def names_per_box(fields: Mapping[str, Any]) -> list[str]:
     """Returns the names of the fields with an element per box; one of such a name may have nothing to do with boxes."""
     most = fields["boxes"].shape[1:2]
@@ -323,7 +317,7 @@ def with_boxes_of(fields: Fields, boxes: Boxes, sources: Numbers, real: Flags) -
     Each is the box ``sources``, int64 [B, M], of the boxes before, or padding where ``real``, bool [B, M], is false.
     Polygons and run lengths of boxes that are gone get the box -1.
     """
-    made = {**fields, "boxes": boxes, "counts": np.array([np.count_nonzero(row) for row in real], np.int64)}
+    made = {**fields, "boxes": boxes, "counts": np.array(list(map(np.count_nonzero, real)), np.int64)}
     for name in names_per_box(fields):
         made[name] = taken(np.ascontiguousarray(fields[name]), sources, real, PADDING.get(name, 0))
     for name, _ in SEGMENTS:

@@ -91,8 +91,10 @@ class ScaleJitter(PlacedStep):
         uniform = draws.uniform(2)
         factor = fitting * (least + (greatest - least) * uniform[:, 0])
         size = (height * factor).astype(np.int64), (width * factor).astype(np.int64)
-        spare = (np.maximum(side - most, 0) for side, most in zip(size, self.target_size, strict=True))
-        top, left = (-whole_numbers(uniform[:, 1], one) for one in spare)
+        top, left = (
+            -whole_numbers(uniform[:, 1], np.maximum(side - most, 0))
+            for side, most in zip(size, self.target_size, strict=True)
+        )
         return self.placed(plan, self.target_size, size, (top, left))
 
 
@@ -205,7 +207,7 @@ class Letterbox(PlacedStep):
             raise ValueError(
                 "fill is 114, a level of uint8 images, but these images are floats; give a fill from 0 to 1"
             )
-        high, wide = (plan.per_sample(side) for side in plan.frame)
+        high, wide = map(plan.per_sample, plan.frame)
         share = np.minimum(self.size[0] / high, self.size[1] / wide)
         if not self.scaleup:
             share = np.minimum(share, 1)

@@ -536,7 +536,7 @@ def check_steps(steps: Sequence[nn.Module], dtype: torch.dtype) -> None:
             raise ValueError(
                 f"{name} comes after Normalize and would clamp its values to [0, 1]; put it before Normalize"
             )
-        normalized = normalized or isinstance(step, Normalize)
+        normalized |= isinstance(step, Normalize)
 
 
 def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Any]) -> None:
@@ -601,7 +601,7 @@ def _check_tensor(name: str, tensor: Tensor | Numbers, shape: tuple[int, ...], d
     if tensor.shape != shape:
         raise ValueError(f"{name} have the shape {tuple(tensor.shape)}, expected {shape} beside these images")
     if tensor.dtype not in dtypes:
-        raise TypeError(f"{name} are {tensor.dtype}, expected {' or '.join(str(one) for one in dtypes)}")
+        raise TypeError(f"{name} are {tensor.dtype}, expected {' or '.join(map(str, dtypes))}")
 
 
 def check_values(images: Tensor, steps: Iterable[nn.Module]) -> None:

@@ -106,7 +106,7 @@ class RandomGrayscale(OperationStep):
 @lru_cache(maxsize=64)
 def _color_map(mean: tuple[float, ...], std: tuple[float, ...], peak: float) -> tuple[Floats, Floats]:
     """Returns shift and scale, float32 [C] each, shared by all who ask for the same."""
-    means, stds = (np.array(values, np.float32) for values in (mean, std))
+    means, stds = np.array((mean, std), np.float32)
     return means * np.float32(peak), np.float32(1) / (stds * np.float32(peak))
 
 

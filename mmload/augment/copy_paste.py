@@ -187,7 +187,7 @@ class _Objects:
     def chosen(self, objects: Array) -> tuple[Fields, dict[str, list[tuple[int, Array]]]]:
         """Returns the fields of some objects, [m, ...] each, and their polygons and run lengths with their indexes."""
         values = {name: self.fields[name][objects] for name in self.fields if name == "boxes" or name in PER_BOX}
-        index = {int(box): place for place, box in enumerate(objects)}
+        index = dict(zip(objects.tolist(), range(len(objects)), strict=True))
         parts: dict[str, list[tuple[int, Array]]] = {}
         for owners, name in SEGMENTS:
             every = parts_of(self.fields, owners, name) if owners in self.fields else []
@@ -206,7 +206,7 @@ def _bounds(mask: Array) -> tuple[int, int, int, int]:
 
 def _pixels_of(masks: Array) -> Array:
     """Returns the number of pixels of each mask, int64 [n]."""
-    return np.array([np.count_nonzero(mask) for mask in masks], np.int64)
+    return np.array(list(map(np.count_nonzero, masks)), np.int64)
 
 
 def _hidden_keypoints(points: Array, hidden: Array) -> Array:
@@ -216,6 +216,9 @@ def _hidden_keypoints(points: Array, hidden: Array) -> Array:
     shown = np.where(hidden[y, x], np.minimum(points[..., 2], 1), points[..., 2])
     return np.concatenate((points[..., :2], shown[..., None]), -1).astype(points.dtype)
 
+
+_EMPTY = {"polygons": np.zeros((0, 2)), "runs": np.zeros(0, np.int32)}
+"""Points of no polygon, and lengths of no run."""
 
 _Chosen = tuple[Fields, dict[str, list[tuple[int, Array]]]]
 
@@ -228,8 +231,7 @@ def _joined(first: _Chosen, second: _Chosen) -> Fields:
         parts = first[1][owners] + [(count + box, part) for box, part in second[1][owners]]
         entries = [(box, len(part)) for box, part in parts]
         joined[owners] = np.array(entries, np.int32).reshape(-1, 2)
-        empty = np.zeros((0, 2)) if owners == "rings" else np.zeros(0, np.int32)
-        joined[name] = np.concatenate([empty, *(part for _, part in parts)])
+        joined[name] = np.concatenate([_EMPTY[name], *(part for _, part in parts)])
     return joined
 
 

@@ -94,7 +94,7 @@ class CenterCrop(Step):
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:
         """Crops the middle of every sample; halves are rounded as torchvision rounds them. Nothing is drawn."""
-        high, wide = (plan.per_sample(side) for side in plan.frame)
+        high, wide = map(plan.per_sample, plan.frame)
         margin = _greatest(self.size[0] - high), _greatest(self.size[1] - wide)
         around = Padding(margin=margin) if any(margin) else None
         return plan.cropped(_center(high, self.size[0]), _center(wide, self.size[1]), *self.size, around)

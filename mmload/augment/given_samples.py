@@ -185,8 +185,8 @@ def _of_sizes(batch: Batch, images: Sequence[Tensor], masks: Sequence[Tensor]) -
                 f"a mask is {mask.dtype} {tuple(mask.shape)}, expected torch.uint8 of the size of its image, "
                 f"{tuple(image.shape)}"
             )
-    lengths = np.array([mask.numel() for mask in masks])
-    pixels = np.concatenate([mask.reshape(-1).numpy() for mask in masks])
+    lengths = np.array(list(map(Tensor.numel, masks)))
+    pixels = torch.cat(list(map(torch.flatten, masks))).numpy()
     return given._replace(masks=OwnMasks(pixels, np.cumsum(lengths) - lengths))
 
 

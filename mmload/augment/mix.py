@@ -150,13 +150,11 @@ class MixChoice(MixStep):
         super().__init__()
         why = "does not mix samples, and steps that do; give steps of one kind"
         self.inner: Sequence[MixStep] = inner_steps(transforms, MixStep, why)
-        classes = {step.num_classes for step in self.inner}
-        if len(classes) > 1:
-            raise argument_error(
-                "num_classes", [step.num_classes for step in self.inner], "the same for all steps of a choice"
-            )
+        classes = [step.num_classes for step in self.inner]
+        if len(set(classes)) > 1:
+            raise argument_error("num_classes", classes, "the same for all steps of a choice")
         self.transforms = nn.ModuleList(self.inner)
-        self.num_classes = classes.pop()
+        self.num_classes = classes[0]
         self.makes_floats = any(step.makes_floats for step in self.inner)
         self.p = weights(p, len(self.inner))
         self.per = choice("per", per, _PER)

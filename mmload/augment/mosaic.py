@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import argument_error, chance, integer, number, pair, per_channel
-from mmload.augment.boxes import POLYGONS, Trail, check_counts, counts_of, moved_fields, points_in, without_runs
+from mmload.augment.boxes import (
+    POLYGONS,
+    Trail,
+    check_counts,
+    counts_of,
+    moved_fields,
+    numba_compiled_for_boxes,
+    points_in,
+    without_runs,
+)
 from mmload.augment.step import DeclaredStep, Doubles, Draws, Flags, beta, following_fields
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
@@ -98,11 +107,11 @@ def composed_boxes(tiles: Tiles, motion: Motion, plan: Plan) -> tuple[Fields, Tr
     shape = plan.count, max(int(totals.max(initial=0)), 1)
     sources, real, columns = zeros(shape, np.int64), zeros(shape, np.bool_), np.empty((count, most), np.int64)
     boxes, cut, shares = np.empty((count, most, 4)), zeros((count, most), np.bool_), np.empty((count, most))
-    _LIST_BOXES[kind.name](counts, samples, given, sources, real, columns, boxes, shares)
+    _list_boxes[kind.name](counts, samples, given, sources, real, columns, boxes, shares)
     move_boxes(boxes, motion, cut, shares)
     trail = Trail.before(zeros((*shape, 4), kind), plan)
     trail.cut[:, -1] = True
-    _PACK_BOXES[kind.name](sources, real, boxes, shares, trail.boxes, trail.share)
+    _pack_boxes[kind.name](sources, real, boxes, shares, trail.boxes, trail.share)
 
     def packed(values: Array, blank: float = 0) -> Array:
         rest = values.shape[2:]
@@ -126,6 +135,10 @@ def _add_up(counts: Numbers, samples: Numbers, totals: Numbers) -> None:
         totals[samples[tile]] += counts[tile]
 
 
+@numba_compiled_for_boxes(
+    "int64[::1], int64[::1], BOXES[:, :, ::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1], float64[:, :, ::1], "
+    "float64[:, ::1]"
+)
 def _list_boxes(
     counts: Numbers,
     samples: Numbers,
@@ -154,6 +167,9 @@ def _list_boxes(
                 column += 1
 
 
+@numba_compiled_for_boxes(
+    "int64[:, ::1], boolean[:, ::1], float64[:, :, ::1], float64[:, ::1], BOXES[:, :, ::1], BOXES[:, ::1]"
+)
 def _pack_boxes(sources: Numbers, real: Flags, boxes: Boxes, shares: Array, to_boxes: Boxes, to_shares: Array) -> None:
     """Writes the boxes of tiles and their visible shares, float64, to those of samples."""
     most = boxes.shape[1]
@@ -163,26 +179,6 @@ def _pack_boxes(sources: Numbers, real: Flags, boxes: Boxes, shares: Array, to_b
             to_shares[k, n] = np.float32(shares[tile, place]) if real[k, n] else 0
             for side in range(4):
                 to_boxes[k, n, side] = boxes[tile, place, side] if real[k, n] else 0
-
-
-_KINDS = ("float32", "float64")
-
-_LIST_BOXES = {
-    kind: numba_compiled(
-        f"int64[::1], int64[::1], {kind}[:, :, ::1], int64[:, ::1], boolean[:, ::1], int64[:, ::1], "
-        "float64[:, :, ::1], float64[:, ::1]",
-        nogil=False,
-    )(_list_boxes)
-    for kind in _KINDS
-}
-
-_PACK_BOXES = {
-    kind: numba_compiled(
-        f"int64[:, ::1], boolean[:, ::1], float64[:, :, ::1], float64[:, ::1], {kind}[:, :, ::1], {kind}[:, ::1]",
-        nogil=False,
-    )(_pack_boxes)
-    for kind in _KINDS
-}
 
 
 def _composed_segments(fields: Fields, tiles: Tiles, motion: Motion, columns: Numbers, plan: Plan) -> Fields:

@@ -176,7 +176,7 @@ class Step(DeclaredStep, ABC):
         """Raises a ValueError if the step cannot be done to these images, such as to their number of channels."""
         channels = plan.source[0]
         if channels not in self.channels:
-            allowed = " or ".join(str(number) for number in self.channels)
+            allowed = " or ".join(map(str, self.channels))
             raise ValueError(f"{type(self).__name__} takes images of {allowed} channels, these have {channels}")
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # as Collate.forward

@@ -160,12 +160,12 @@ class RandomAffine(_Warp):
         uniform = draws.uniform(6)
         angle = _between(self.degrees, uniform[:, 0])
         across, over = self.translate or (0.0, 0.0)
-        ends = across * plan.width, over * plan.height
-        moves = [_between((-end, end), uniform[:, 1 + place]).round() for place, end in enumerate(ends)]
+        across, over = across * plan.width, over * plan.height
+        moves = _between((-across, across), uniform[:, 1]).round(), _between((-over, over), uniform[:, 2]).round()
         scale = _between(self.scale or (1.0, 1.0), uniform[:, 3])
         shear = self.shear or (0.0, 0.0, 0.0, 0.0)
         shears = _between(shear[:2], uniform[:, 4]), _between(shear[2:], uniform[:, 5])
-        matrix = affine_matrix(angle, (moves[0], moves[1]), scale, shears, _from_center(self.center, plan))
+        matrix = affine_matrix(angle, moves, scale, shears, _from_center(self.center, plan))
         return self.warp(levels.AFFINE_NEAREST, levels.AFFINE_BILINEAR, plan, matrix)
 
 

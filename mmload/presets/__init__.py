@@ -75,7 +75,7 @@ def _side(name: str, pixels: object, *, least: int = 1, greatest: int = LONGEST_
 
 def _normalize(requested: Normalize | None, published: Normalize | None) -> list[Normalize]:
     """Returns the requested step, or else the published one, as a list; an empty list if there is neither."""
-    if requested is not None and not isinstance(requested, Normalize):
+    if not isinstance(requested, Normalize | None):
         raise TypeError(f"normalize is {shown(requested)}, expected a Normalize of mmload.augment or None")
     chosen = published if requested is None else requested
     return [] if chosen is None else [chosen]
