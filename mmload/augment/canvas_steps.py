@@ -77,8 +77,10 @@ class ScaleJitter(PlacedStep):
         mask_fill: int = 255,
     ) -> None:
         super().__init__(interpolation, antialias, fill, mask_fill)
-        bounds: dict[str, Any] = {"least": 1, "greatest": LONGEST_SIDE, "expected": "(height, width)"}
-        self.target_size: tuple[int, int] = integers("target_size", target_size, (2,), **bounds)
+        sides = f"(height, width), integers from 1 to {LONGEST_SIDE}"
+        self.target_size: tuple[int, int] = integers(
+            "target_size", target_size, (2,), least=1, greatest=LONGEST_SIDE, expected=sides
+        )
         self.scale_range = span("scale_range", scale_range, least=1e-3, greatest=1e3)
 
     def describe(self, plan: Plan, draws: Draws) -> Plan:

@@ -53,7 +53,7 @@ from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
-_NO_FIELDS: Fields = {}
+_NO_FIELDS: Fields = {}  # never written
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -219,8 +219,10 @@ class Collate(HasCollates):
             numbers, seeds = self.with_partners(np.arange(count), seeds, count, lambda drawn: drawn)
             given = given.chosen(numbers)
             given.batch.seeds = torch.from_numpy(seeds)
-        more: dict[str, Any] = {"seeds": seeds, "sizes": given.sizes, "masks": given.masks}
-        prepared, images = self.prepare(given.batch, given.shape, source=given.one.dtype, **more), given.images
+        images, source = given.images, given.one.dtype
+        prepared = self.prepare(
+            given.batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, masks=given.masks
+        )
         if is_rendered_there:
             return prepared.finish(prepared.render_images(images))
         out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
@@ -569,6 +571,8 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
         ValueError: if it has another shape.
     """
     check_dtype(source)
+    if len(batch.batch_size) != 1:
+        raise ValueError(f"batch_size is {list(batch.batch_size)}, expected [B]: stack rows, or give a list of them")
     (count,) = batch.batch_size
     if sizes is None:
         check_shape(shape)
@@ -584,11 +588,13 @@ def check_batch(batch: Batch, shape: tuple[int, int, int], source: torch.dtype, 
         "ids": ((count,), (torch.int64,)),
     }
     if batch.boxes is not None:
-        most = batch.boxes.shape[1:2]
+        if batch.boxes.dim() != 3:
+            raise ValueError(f"boxes have the shape {tuple(batch.boxes.shape)}, expected [B, M, 4]")
+        most = batch.boxes.shape[1]
         checked |= {
-            "boxes": ((count, *most, 4), (torch.float32, torch.float64)),
-            "labels": ((count, *most), (torch.int64,)),
-            "difficult": ((count, *most), (torch.bool,)),
+            "boxes": ((count, most, 4), (torch.float32, torch.float64)),
+            "labels": ((count, most), (torch.int64,)),
+            "difficult": ((count, most), (torch.bool,)),
             "counts": ((count,), (torch.int64,)),
         }
     for name, (expected, dtypes) in checked.items():

@@ -316,10 +316,10 @@ class AutoAugment(_Policy):
 @cache
 def _pair_tables(policy: str) -> tuple[Numbers, Numbers, Doubles]:
     """Returns the changes of a policy's pairs, bins of their magnitudes, and their probabilities: [25, 2] each."""
-    names, table = [change.name for change in AUTO_AUGMENT], np.array(POLICIES[policy], object)
-    which = np.vectorize(names.index, [np.int64])(table[..., 0])
-    bins = np.vectorize(lambda place: place or 0, [np.int64])(table[..., 2])
-    return which, bins, table[..., 1].astype(np.float32).astype(np.float64)
+    names, pairs = [change.name for change in AUTO_AUGMENT], POLICIES[policy]
+    table = np.array([[(names.index(name), place or 0, share) for name, share, place in pair] for pair in pairs])
+    which, bins, shares = np.moveaxis(table, -1, 0)
+    return which.astype(np.int64), bins.astype(np.int64), shares.astype(np.float32).astype(np.float64)
 
 
 class AugMix(_Policy):

@@ -326,7 +326,7 @@ _FOLLOWING = frozenset(
 """Fields that steps may change."""
 
 
-GEOMETRY = {"boxes", "masks"}
+GEOMETRY = frozenset({"boxes", "masks"})
 """Fields that have to follow the pixels of a step that moves them."""
 
 

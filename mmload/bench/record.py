@@ -134,7 +134,7 @@ class Row:
             "samples": list(map(asdict, self.samples)),
             "training": list(map(asdict, self.training)),
         }
-        return body | dict.fromkeys(name for name in _FIGURES if not body[name])
+        return body | {name: None for name in _FIGURES if not body[name]}  # not measured
 
 
 def _middle(figures: Sequence[float]) -> float:

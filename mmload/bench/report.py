@@ -191,15 +191,15 @@ def _share(share: float, disturbed: bool) -> str:
 def remarks(record: Record) -> list[str]:
     """Formats what the columns mean, deviations, failures, and the record's own notes."""
     limits = ", ".join(sorted({row.ceiling for row in record.rows if row.ceiling}))
-    legend = {
-        f"of limit: the share of {limits}": limits,
-        _BESIDE: any(row.beside for row in record.rows),
-        _WAITS: any(row.training for row in record.rows),
-    }
+    legend = [
+        (f"of limit: the share of {limits}", limits),
+        (_BESIDE, any(row.beside for row in record.rows)),
+        (_WAITS, any(row.training for row in record.rows)),
+    ]
     texts = [
         "{layout}, {output}, batches of {batch_size}, {cache} page cache".format_map(record.settings),
         _LEGEND,
-        *(text for text, applies in legend.items() if applies),
+        *(text for text, applies in legend if applies),
     ]
     texts += [f"* {row.name}: {row.differs}" for row in record.rows if row.differs and (row.rate or row.training)]
     texts += [f"failed: {row.name}: {row.failure}" for row in record.rows if row.failure]

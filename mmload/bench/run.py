@@ -137,9 +137,9 @@ def notes_of(rows: Sequence[Row], options: BenchOptions, seconds: float) -> list
     disturbed = "; ".join(row.name for row in rows if row.disturbed or row.training_disturbed)
     late = "; ".join(row.name for row in rows if not row.samples and not row.failure and row.group != CACHED)
     took = f"it took {seconds:.0f} s, not {options.seconds:.0f}"
-    notes = {
-        f"disturbed: {disturbed}: faster than their limit, which other programs slowed": disturbed,
-        f"no time for {late}: --full takes ten minutes": late,
-        f"{took}: what the verdict needs is measured in any case": seconds > _OVERRUN * options.seconds,
-    }
-    return [text for text, applies in notes.items() if applies]
+    notes = [
+        (f"disturbed: {disturbed}: faster than their limit, which other programs slowed", disturbed),
+        (f"no time for {late}: --full takes ten minutes", late),
+        (f"{took}: what the verdict needs is measured in any case", seconds > _OVERRUN * options.seconds),
+    ]
+    return [text for text, applies in notes if applies]

@@ -446,8 +446,10 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
 
 def array_of(values: FieldValue) -> npt.NDArray[Any]:
     """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16; copies an array that no kernel takes."""
-    if isinstance(values, np.ndarray):
-        return values if values.flags.writeable and min(values.strides, default=0) >= 0 else values.copy()
+    if isinstance(values, np.ndarray | np.generic):
+        array = np.asarray(values)
+        is_taken = array.flags.writeable and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
+        return array if is_taken else array.copy()
     import torch
 
     return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy(force=True)

@@ -436,7 +436,7 @@ def check_apart(kind: str, root: Path | Location, out: Path) -> None:
     """
     check_no_url(out, "a build writes here; copy the dataset with mmload push afterwards")
     target = Path(os.path.realpath(out))
-    for folder in target.parents:
+    for folder in () if (target / FILE_NAME).exists() else target.parents:  # what is there already stays
         with suppress(OSError), open(folder / FILE_NAME, "rb", opener=open_regular) as manifest:
             if FORMAT.encode() in manifest.read(_FIRST_BYTES):
                 raise UsageError(f"OUT {out} lies in the dataset {folder}; choose a place beside it")

@@ -131,13 +131,13 @@ def _is_pair_of_ranks(value: Any) -> bool:
 _BOOLEAN = ArgumentRule(lambda value: isinstance(value, bool), "give True or False", TypeError)
 
 _DECLARED = {
-    "batch_size": _integer(range(1, sys.maxsize), "of at least 1"),
+    "batch_size": _integer(range(1, sys.maxsize + 1), "of at least 1"),
     "shuffle": ArgumentRule(lambda value: value in (True, False), "give True or False; order= takes other orders"),
     "seed": _or_none(_integer(range(MOST_SEED + 1), f"from 0 to {MOST_SEED}")),
     "drop_last": _BOOLEAN,
     "tier": _one_of(*TIERS),
     "threads": _or_none(_integer(range(1, MOST_THREADS + 1), f"from 1 to {MOST_THREADS}")),
-    "prefetch": _integer(range(sys.maxsize), "of at least 0"),
+    "prefetch": _integer(range(sys.maxsize + 1), "of at least 0"),
     "decode": _one_of(*DECODERS),
     "ranks": _or_none(
         ArgumentRule(_is_pair_of_ranks, "give a pair (rank, world_size), with a rank from 0 to world_size - 1")

@@ -133,8 +133,8 @@ def mixed(shares: Mapping[Any, float] | Sequence[float], num_samples: int | None
         ValueError: if a share is not above 0, or ``num_samples`` is no integer from 1; when the Loader is made, if
             there are not as many shares as parts, or a key is none of the parts.
     """
-    keys = tuple(shares) if isinstance(shares, Mapping) else ()
-    values = _weights("shares", [shares[key] for key in keys] if keys else shares)
+    keys, given = ((*shares,), [*shares.values()]) if isinstance(shares, Mapping) else ((), shares)
+    values = _weights("shares", given)
     if not len(values) or not np.isfinite(values).all() or values.min() <= 1e-6 * values.sum():
         raise ValueError(f"shares are {values.tolist()}; give a number above 0 (of a millionth or more) for each part")
     text = f"mixed({shown(shares)}, num_samples={num_samples})"
@@ -404,7 +404,8 @@ def _count(name: str, value: object, most: int = MAX_ROWS) -> int:
     """Returns an integer from 1."""
     number = as_integer(value)
     if number is None or not 1 <= number <= most:
-        raise ValueError(f"{name} is {shown(value)}; give an integer from 1 to {most}")
+        limit = "" if most == MAX_ROWS else f" to {most}"
+        raise ValueError(f"{name} is {shown(value)}; give an integer from 1{limit}")
     return number
 
 

@@ -79,11 +79,11 @@ def check_equal(
         for field, tally in sorted(tallies.items())
     ]
     beyond = collate.box_rule.beyond_torchvision
-    notes = {
-        f"compared up to {left_out}": left_out,
-        f"boxes are not compared: torchvision has no {beyond}": beyond and "boxes" in split.fields,
-    }
-    texts = [text for text, applies in notes.items() if applies]
+    notes = [
+        (f"compared up to {left_out}", left_out),
+        (f"boxes are not compared: torchvision has no {beyond}", beyond and "boxes" in split.fields),
+    ]
+    texts = [text for text, applies in notes if applies]
     return verdicts + [Verdict(part="load", name=f"{name}, equal draws", state="note", text=text) for text in texts]
 
 

@@ -41,7 +41,7 @@ def run(
     seed: int = 0,
     collate: Collate | Views | None = None,
     threads: int | None = None,
-    progress: Callable[[str], Progress] = unreported,
+    progress: Callable[[str], Progress] | None = None,
 ) -> ParityReport:
     """Compares a dataset with Pillow and torchvision: the stored rows, and the batches for training.
 
@@ -81,7 +81,7 @@ def run(
     with torch.device("cpu"):  # torchvision's own functions take the default device
         # What may refuse the source or the collate comes before the minutes of decoding.
         lists = [_lists(each, sources, resolved, Path(source)) for each in chosen]
-        batches = _load_side(chosen, collate, seed, progress)
+        batches = _load_side(chosen, collate, seed, progress or unreported)
         verdicts = list[Verdict]()
         for each, (of_lists, found) in zip(chosen, lists, strict=True):
             verdicts += of_lists
@@ -94,7 +94,7 @@ def run(
                     rows=rows,
                     seed=seed,
                     threads=threads,
-                    progress=progress,
+                    progress=progress or unreported,
                 )
     settings = {
         "dataset": opened.path.name,

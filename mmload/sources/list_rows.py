@@ -188,7 +188,7 @@ def _got(value: object) -> str:
 
 
 class _IdList(msgspec.Struct):
-    partition: dict[str, list[str | int]]
+    partition: dict[str, Any]
     labels: dict[str, Any]
 
 
@@ -198,7 +198,9 @@ def _ids(file: TextIO, path: str, *_: object) -> Iterator[ListRow]:
     with naming(f"{path} is not an ID list, {form}: ", to=SourceError):
         found = msgspec.convert(body, _IdList)
     for split, ids in found.partition.items():
-        for sample in ids:
+        with naming(f"{path}: the ids of {split!r:.60} are no list of texts and integers: ", to=SourceError):
+            samples = msgspec.convert(ids, list[str | int])
+        for sample in samples:
             where = f"{path}, id {sample!r:.60} of {split!r}"
             if str(sample) not in found.labels:
                 raise SourceError(f"{where} has no label")

@@ -45,7 +45,8 @@ class Listing(Generic[T]):
     """Named tuples of texts, numbers, None or lists of these, by number. Picklable, and read by any threads at once.
 
     They are one array of bytes, in which a million samples take about 90 MB. A lone surrogate, as in a file name that
-    is not UTF-8, stays. The row that was taken last is kept, as id and revision of a sample are asked for in turn.
+    is not UTF-8, stays. The row that was taken last is kept, as id and revision of a sample are asked for in turn, so
+    nobody may change what is in a row.
     """
 
     def __init__(self, kind: Callable[..., T], rows: Iterable[T] = ()) -> None:

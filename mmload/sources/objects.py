@@ -128,8 +128,8 @@ def notes_on_flip(objects: ObjectsRecord) -> tuple[str, ...]:
     if count < 2 or objects.flip not in ((), tuple(range(count))):
         return ()
     return (
-        f"flips of images will exchange none of the {count} keypoints: neither names of left and right were found nor "
-        "a flip_idx, which data.yaml may have",
+        f"flips of images will exchange none of the {count} keypoints: name them left_... and right_..., or (yolo) say "
+        "in flip_idx of data.yaml which ones change places",
     )
 
 

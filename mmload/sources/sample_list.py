@@ -164,8 +164,8 @@ class ListSource:
         if of_masks is None:
             raise RecipeError(f"masks is {named!r}, which is no folder below {tree.display_name('')}; name one")
         masks = {_stem(name, of_masks): name for name in images_among(tree.files(of_masks), findings)}
-        rows, are_masks = [], set(masks.values()).__contains__  # their folder may lie among the images
-        for image in filterfalse(are_masks, images_among(tree.files(folder), findings)):
+        rows, among = [], set(masks.values())  # their folder may lie among the images
+        for image in filterfalse(among.__contains__, images_among(tree.files(folder), findings)):
             stem = _stem(image, folder)
             mask = masks.pop(stem, None) or masks.pop(f"{stem}_mask", None)
             if mask is None:

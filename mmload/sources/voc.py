@@ -246,7 +246,7 @@ class VocSource:
             masks = _readable(read_mask, devkit, every)
             largest = max((int(mask.masked_fill(mask == VOID, 0).max()) for mask in masks), default=0)
             classes = tuple(f"class {number}" for number in range(1, largest + 1))
-        return classes if any(map(_is_background, classes[:1])) else (BACKGROUND, *classes)
+        return classes if _is_background(next(iter(classes), "")) else (BACKGROUND, *classes)
 
 
 def _with_years(names: Iterable[str], years: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -314,7 +314,8 @@ class TarSplit(ValuesSplit):
 
     def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
         """Returns the values of a sample by field."""
-        contents, extensions = self.items[index].own
+        known, extensions = self.items[index].own
+        contents = dict(known)  # the row itself is shared
         for extension, name in zip(extensions, self.files(index)[1:], strict=True):
             is_mask = self.fields.get("masks") == extension
             contents[extension] = read_mask(files, name) if is_mask else _decoded(extension, files.read(name))

@@ -126,6 +126,7 @@ def test_masks_and_one_of_several_images_are_named(tmp_path: Path) -> None:
         splits(path)
     split = splits(path, image="right.jpg", fields={"masks": "seg.png"})["train"]
     assert split.read(0).fields["masks"].unique().tolist() == [3]
+    assert split.part([0]).id(0) == split.id(0)  # the row that was read last is as it was
 
 
 @pytest.mark.parametrize("whole", [1, 2, 5])
