@@ -74,15 +74,11 @@ RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
 
 _TIME = re.compile(rf"(?<!\S){TIME_MARK}([0-9]+)(?!\S)")  # of a file in a revision, in nanoseconds
-_LAST = 2**62
 
 Objects = npt.NDArray[np.object_]
 Shards = tuple[ShardRecord, ...]
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-Write = Callable[[str, Iterable[bytes]], FileRecord]
-"""Writes a list of a split, given the name of its file and its content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +168,7 @@ class VersionRows:
 
     def record(
         self,
-        write: Write,
+        write: Callable[[str, Iterable[bytes]], FileRecord],
         version: int,
         kind: Mapping[str, Any],
         of: str | None = None,
@@ -182,7 +178,7 @@ class VersionRows:
         """Writes the lists and returns the split's manifest entry.
 
         Args:
-            write: writes a list.
+            write: writes a list, given the name of its file and its content.
             version: number of the version.
             kind: what the rows share: the entries of the record that do not depend on the rows, and mean and deviation,
                 which are those of rows without origins.
@@ -195,13 +191,14 @@ class VersionRows:
             return write(versioned_name(name, version), [content])
 
         has_origins, own = len(self.origins) > 0, (statistics or self.statistics).entries(len(kind["classes"]))
-        skipped_lines = json_lines({"id": name, "reason": reason} for name, reason in skipped)
         return SplitRecord(
             **{**own, **kind} if not has_origins else {**kind, **own},
             rows=len(self.samples),
             skipped_count=len(skipped),
             skipped=tuple(skipped[:SKIPPED_SHOWN]),
-            skipped_file=written(SKIPPED_NAME, skipped_lines) if skipped else None,
+            skipped_file=written(SKIPPED_NAME, json_lines({"id": name, "reason": why} for name, why in skipped))
+            if skipped
+            else None,
             samples=written(SAMPLES_NAME, b"".join(self.samples)),
             origins=written(ORIGINS_NAME, origins_lines(self.origins.tolist())) if has_origins else None,
             order=RowOrder(
@@ -351,7 +348,7 @@ class SplitUpdate:
             self._compare(self._old, options.checksum)
         self.built = np.flatnonzero(~self.kept)
         if options.append:
-            self.order = np.argsort(np.where(self.rows < 0, _LAST, self.rows), kind="stable")
+            self.order = np.lexsort((self.rows, self.rows < 0))  # new ones last, as they come
         else:
             self.order = np.array(row_order(0, count, count, shuffle_seed), np.int64)
 
@@ -430,9 +427,8 @@ class SplitUpdate:
         samples, rows = self._built_rows(built, paths, first=sum(record.rows for record in shards))
         places = np.where(self.kept, self.rows, -1)
         places[samples] = np.arange(len(before.samples), len(before.samples) + len(samples))
-        for plan, summary in built:
-            if summary.record.rows:
-                shards.append(msgspec.structs.replace(summary.record, folder=plan.index))
+        made = ((summary.record, plan.index) for plan, summary in built if summary.record.rows)
+        shards += [msgspec.structs.replace(record, folder=folder) for record, folder in made]
         joined = {name: np.concatenate([values, vars(rows)[name]]) for name, values in vars(before).items()}
         return VersionRows(**joined), places, tuple(shards)
 
