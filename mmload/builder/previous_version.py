@@ -338,10 +338,7 @@ class SplitUpdate:
         self, name: str, listed: SourceSplit, dataset: Dataset, options: UpdateOptions, shuffle_seed: int | None
     ) -> None:
         self._name, self.listed, self._dataset = name, listed, dataset
-        self._old = dataset.get(name)
-        self._stored = _NO_ROWS if self._old is None else stored_rows(self._old, with_classes=False)
-        before = {} if self._old is None else self._old.record.fields
-        self.added = {field: spec for field, spec in before.items() if spec.version}
+        self._old, self._stored, self.added = dataset.get(name), _NO_ROWS, dict[str, FieldSpec]()
         count = len(listed)
         self.rows, self.kept, self.removed = np.full(count, -1, np.int64), np.zeros(count, np.bool_), 0
         if self._old is not None:
@@ -354,6 +351,8 @@ class SplitUpdate:
 
     def _compare(self, old: Split, checksum: bool) -> None:
         """Finds the rows of the samples, and those that are still right; notes new times of their files."""
+        self._stored = stored_rows(old, with_classes=False)
+        self.added = {field: spec for field, spec in old.record.fields.items() if spec.version}
         rows_of: defaultdict[str, list[int]] = defaultdict(list)
         ids, origins, listed = self._stored.ids, self._stored.origins, listing_time(old) or 0
         for row in range(len(ids) - 1, -1, -1):
