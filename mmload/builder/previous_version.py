@@ -359,12 +359,11 @@ class SplitUpdate:
             rows_of[ids[row]].append(row)  # the first row last, as it is the first to be taken
         has_same_meaning = _keep_meaning(old.record, self.listed)
         for index in range(len(self.listed)):
-            if not (found := rows_of.get(self.listed.id(index))):
-                continue
-            self.rows[index] = row = found.pop()
-            now = origin_now(self.listed, index, origins[row], listed, checksum) if has_same_meaning else None
-            if now is not None:
-                self.kept[index], origins[row] = True, now
+            if found := rows_of.get(self.listed.id(index)):
+                self.rows[index] = row = found.pop()
+                now = origin_now(self.listed, index, origins[row], listed, checksum) if has_same_meaning else None
+                if now is not None:
+                    self.kept[index], origins[row] = True, now
         self.removed = sum(map(len, rows_of.values()))
 
     def counts(self, made: npt.NDArray[np.bool_] | bool = True) -> Numbers:
