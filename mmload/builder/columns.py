@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from mmload.builder.dataset_change import changed, only_split, open_to_change
 from mmload.builder.previous_version import is_on_missing_values
 from mmload.builder.shard_job import write_shard
-from mmload.builder.shards import BuildPaths, Chunk, Numbers, ShardPlan, array_of
+from mmload.builder.shards import BuildPaths, Chunk, Numbers, ShardPlan, array_of, stored_dtype
 from mmload.errors import UsageError, choices, counted
-from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec
+from mmload.records import FIELD_NAMES, PER_BOX, FieldSpec, dtype_name
 from mmload.store.dataset import Dataset, Split
 from mmload.store.manifest import RESERVED, ShardRecord, SplitRecord, files_of, is_name
 from mmload.store.versions import next_version
@@ -125,7 +124,7 @@ def _written(
 
 def _chunk(name: str, spec: FieldSpec, find: Find, rows: Numbers) -> Chunk:
     """Returns the values of rows, and zeros for a row -1, which was removed."""
-    found, is_row = torch.zeros((len(rows), *spec.shape), dtype=spec.torch_dtype, device="cpu"), rows >= 0
+    found, is_row = np.zeros((len(rows), *spec.shape), spec.array_dtype), rows >= 0
     if is_row.any():
         own = rows[is_row]
         given = _values_of(find, own)
@@ -134,8 +133,8 @@ def _chunk(name: str, spec: FieldSpec, find: Find, rows: Numbers) -> Chunk:
                 f"values of rows {own[0]} to {own[-1]} are {unlike}, and those of the first rows {spec}; return the "
                 "same for every batch"
             )
-        found[torch.from_numpy(is_row)] = given
-    return Chunk(fields={name: array_of(found)}, samples=[("", None)] * len(rows))
+        found[is_row] = given
+    return Chunk(fields={name: found}, samples=[("", None)] * len(rows))
 
 
 def _check_name(split: Split, name: str) -> None:
@@ -171,10 +170,10 @@ def _without(split: Split, name: str) -> dict[str, FieldSpec]:
     return {own: spec for own, spec in split.record.fields.items() if own != name}
 
 
-def _spec_of(values: Tensor, version: int) -> FieldSpec:
+def _spec_of(values: npt.NDArray[Any], version: int) -> FieldSpec:
     """Returns the spec of a field with such values, [B, ...]."""
     try:
-        return FieldSpec(dtype=str(values.dtype).removeprefix("torch."), shape=tuple(values.shape[1:]), version=version)
+        return FieldSpec(dtype=stored_dtype(values), shape=values.shape[1:], version=version)
     except ValueError as error:
         raise UsageError(f"values cannot be stored: {error}") from error
 
@@ -194,18 +193,15 @@ def _taken(values: Any, rows: Numbers) -> Any:
     return values[slice(rows[0], rows[-1] + 1)] if in_order else values[rows]
 
 
-def _values_of(find: Find, rows: Numbers) -> Tensor:
-    """Returns the values of rows that a function finds, [B, ...]."""
-    found = find(rows)
-    if not isinstance(found, Tensor):
-        array = np.asarray(found)
-        try:
-            found = torch.from_numpy(np.array(array, array.dtype.newbyteorder("="), order="C"))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"values cannot be stored: {array.dtype}; convert them, such as to float32") from error
+def _values_of(find: Find, rows: Numbers) -> npt.NDArray[Any]:
+    """Returns the values of rows that a function finds, [B, ...], as :func:`array_of` has them."""
+    given = find(rows)
+    found = given if isinstance(given, Tensor) else np.asarray(given, np.asarray(given).dtype.newbyteorder("="))
+    if dtype_name(found.dtype) is None:
+        raise UsageError(f"values cannot be stored: {found.dtype}; convert them, such as to float32")
     if found.shape[:1] != (len(rows),):
         raise UsageError(f"the function returned {list(found.shape)} for a batch of {counted(len(rows), 'row')}")
-    return found.detach().cpu().contiguous()
+    return array_of(found)
 
 
 def _splits_with(
@@ -215,9 +211,7 @@ def _splits_with(
     splits, files = dict(opened.manifest.splits), files_of(fields)
     for own, record in splits.items():
         if split.name in (own, record.subset_of):
-            shards = []
-            for shard, more in zip(record.shards, written, strict=True):
-                found = shard.files | more.files
-                shards.append(msgspec.structs.replace(shard, files={name: found[name] for name in files}))
+            found = [(shard, shard.files | more.files) for shard, more in zip(record.shards, written, strict=True)]
+            shards = (msgspec.structs.replace(shard, files={name: of[name] for name in files}) for shard, of in found)
             splits[own] = msgspec.structs.replace(record, fields=dict(fields), shards=tuple(shards))
     return splits

@@ -238,7 +238,6 @@ def _numbers(split: Split, rows: Rows | Sequence[str], is_of_ids: bool) -> npt.N
 COMPACT = "compact"
 """The change of a version whose rows were moved together."""
 
-_MOSTLY = 0.5  # a shard is compacted if at most this share of its rows is in use
 _CHUNK_ROWS = 256
 
 
@@ -338,8 +337,11 @@ def _with_shards(split: Split, remaining: Shards, moved: Numbers, version: int, 
         if record.list_name(name) in record.lists:
             write(versioned_name(name, version), [list_content(split, name)])
     rows = moved[split.files.shard_rows(np.arange(len(split)))]
-    numbers = write(versioned_name(ORDER_NAME, version), [rows.astype(ORDER_DTYPE).tobytes()])
-    order = RowOrder(version=version, rows=numbers, shards_of=record.subset_of)
+    order = RowOrder(
+        version=version,
+        rows=write(versioned_name(ORDER_NAME, version), [rows.astype(ORDER_DTYPE).tobytes()]),
+        shards_of=record.subset_of,
+    )
     return msgspec.structs.replace(record, shards=remaining, order=order)
 
 
@@ -355,14 +357,13 @@ def _rewritten(split: Split, paths: BuildPaths, folder: int) -> tuple[Shards, Nu
     stored, places = np.unique(split.files.shard_rows(np.arange(len(split))), return_index=True)
     of_shard = np.searchsorted(starts, stored, side="right") - 1
     used = np.bincount(of_shard, minlength=len(counts))
-    is_moved = ((used <= _MOSTLY * counts) & (counts > 0))[of_shard]
+    is_moved = ((used <= counts / 2) & (counts > 0))[of_shard]
     if not is_moved.any():
         return None
     rows, moved = places[is_moved], np.arange(starts[-1])
     moved[stored[is_moved]] = np.arange(starts[-1], starts[-1] + len(rows))
-    plans = plan_shards(split.name, len(rows), split.record.shard_samples, folder)
     shards = list(split.record.placed_shards)
-    for plan in plans:
+    for plan in plan_shards(split.name, len(rows), split.record.shard_samples, folder):
         summary = write_shard(paths, plan, split.record.fields, _chunks(split, rows[plan.start : plan.stop]))
         shards.append(msgspec.structs.replace(summary.record, folder=plan.index))
     remaining, again = in_use(tuple(shards), moved[stored])

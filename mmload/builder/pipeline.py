@@ -41,10 +41,6 @@ from mmload.runtime.processes import cause_of_death, depend_on_parent, start_pro
 from mmload.runtime.resources import MOST_THREADS, available_cores
 from mmload.store.manifest import Manifest, shard_name
 
-_MOST_PARTS = 10**6
-_OF_COMMAND = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
-"""Options of the command that are arguments of :func:`build`, or say how and not what is built."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PartReport:
@@ -294,7 +290,9 @@ def _recipe_of(
     source: BuildRecipe | str | Path, out: str | Path | None, kind: str, options: Mapping[str, Any]
 ) -> BuildRecipe:
     """Returns the recipe itself, or that of a source and options; the arguments are those of :func:`build`."""
-    known = [option.name for option in fields(BuildOptions) if option.name not in _OF_COMMAND]
+    # Other options of the command are arguments of build, or say how and not what is built.
+    others = {"words", "overwrite", "advise", *(option.name for option in fields(RunOptions))}
+    known = [option.name for option in fields(BuildOptions) if option.name not in others]
     for name in options:
         if name not in known:
             raise TypeError(f"build() got an unexpected keyword argument {name!r}{did_you_mean(name, known)}")
@@ -362,7 +360,7 @@ def _shards_of_part(text: str) -> slice:
     """Returns the shards of a part such as "3/16": every 16th, from the third on."""
     found = re.fullmatch(r"([0-9]{1,7})/([0-9]{1,7})", text)
     number, parts = map(int, found.groups()) if found else (0, 0)
-    if not 1 <= number <= parts <= _MOST_PARTS:
+    if not 1 <= number <= parts <= 10**6:
         raise UsageError(f"part is {text!r}; write K/N with K from 1 to N, as in 3/16")
     return slice(number - 1, None, parts)
 

@@ -77,11 +77,11 @@ from mmload.runtime.files import remove
 from mmload.sources import (
     FetchesAhead,
     HasChecksums,
-    HasNotes,
     KnowsBoxes,
     KnowsSizes,
     SourceSplit,
     find_splits,
+    notes_of,
 )
 from mmload.sources.decode import Decoder
 from mmload.sources.listed_split import Excluded, remaining_splits
@@ -260,13 +260,12 @@ class PlannedBuild:
         Returns:
             The manifest of the dataset; None if shards are :attr:`missing`.
         """
-        out = self._place
-        if not (overwrite and staging_folder(out).exists()):  # else a killed update may have left files there
+        if not (overwrite and staging_folder(self._place).exists()):  # else a killed update may have left files there
             manifest = self.up_to_date_manifest(overwrite=overwrite)
             if manifest is not None:
                 self._clean_up(manifest, shared)
                 return manifest
-        with Staging(out, self.plan, shared=shared, overwrite=overwrite) as staging:
+        with Staging(self._place, self.plan, shared=shared, overwrite=overwrite) as staging:
             try:
                 # A killed build may have been completed, or another part may have committed, since the look above.
                 manifest = self.up_to_date_manifest(overwrite=overwrite and not staging.committed)
@@ -448,15 +447,15 @@ class PlannedBuild:
         records: dict[str, SplitRecord] = {}
         card: dict[str, dict[str, list[str]]] = {"notes": {}, "warnings": {}}
         counts = np.zeros(3, np.int64)
+        # When the source was listed first: the time of the list of origins, by which an update looks which files were
+        # newer. It is not in that list, as the bytes of a dataset depend on the source and the recipe alone.
+        listed = min(self.listed, (paths.folder / PLAN_NAME).stat().st_mtime_ns)
         for name, division in divisions.items():
             split, summaries = self._listed_splits[name], [finished[plan] for plan in division.plans]
-            made = self.previous.splits[name].new_split(division, summaries, paths, self.first_listed(paths))
+            made = self.previous.splits[name].new_split(division, summaries, paths, listed)
             records |= made.records
             counts += made.counts
-            card["notes"][name] = [
-                *(split.notes() if isinstance(split, HasNotes) else ()),
-                *loss_notes(made.statistics),
-            ]
+            card["notes"][name] = [*notes_of(split), *loss_notes(made.statistics)]
             card["warnings"][name] = [*split_warnings(made.statistics, made.records[name].rows), *made.warnings]
         lines = {kind: {name: each for name, each in of_kind.items() if each} for kind, of_kind in card.items()}
         body = {
@@ -466,14 +465,6 @@ class PlannedBuild:
             "card": {"notes": lines["notes"], **({"warnings": lines["warnings"]} if lines["warnings"] else {})},
         }
         return self.previous.next_manifest(body, counts)
-
-    def first_listed(self, paths: BuildPaths) -> int:
-        """Returns when the source was listed first, in nanoseconds: an update looks which files were newer.
-
-        It is the time of the list of origins, not in it, as the bytes of a dataset depend on the source and the recipe
-        alone.
-        """
-        return min(self.listed, (paths.folder / PLAN_NAME).stat().st_mtime_ns)
 
 
 def plan_shards(name: str, samples: int, shard_samples: int, first: int = 0) -> list[ShardPlan]:
@@ -603,14 +594,10 @@ def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
     for name, split in splits.items():
         objects = objects_of(split)
         described = "" if objects is None else f"\0{objects!r}"
-        digest.update(_text_bytes(f"{name}\0{len(split)}\0{split.classes!r}{described}\n"))
+        digest.update(f"{name}\0{len(split)}\0{split.classes!r}{described}\n".encode("utf-8", "surrogatepass"))
         for index in range(len(split)):
-            digest.update(_text_bytes(f"{split.id(index)}\0{split.revision(index)}\n"))
+            digest.update(f"{split.id(index)}\0{split.revision(index)}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _text_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def _most_skipped(most: int | str, samples: int, skip: bool) -> int:
@@ -642,7 +629,6 @@ _OF_BOXES = {
     CLIPPED: "reached over the edge of the image and {were} cut there (clip_boxes)",
     BOXES_CUT: "{were} cut: the transforms keep only a part of the object",
 }
-_OF_WARNINGS = (BOXES, BOXES_DROPPED, IMAGES_EMPTIED)
 
 
 def loss_notes(statistics: Statistics) -> Iterator[str]:
@@ -652,5 +638,5 @@ def loss_notes(statistics: Statistics) -> Iterator[str]:
         if loss in _OF_BOXES:
             text = _OF_BOXES[loss].format(were="was" if losses[loss] == 1 else "were")
             yield f"{losses[loss]:,} of {boxes} {text}"
-        elif loss not in _OF_WARNINGS:  # its name is the text of a note
+        elif loss not in (BOXES, BOXES_DROPPED, IMAGES_EMPTIED):  # which a warning says; else it is a note's text
             yield f"{loss}: {losses[loss]:,}"

@@ -74,15 +74,11 @@ RECENT_NS = 2 * 10**9
 """Resolution of file times, in nanoseconds: FAT has 2 seconds, others have less."""
 
 _TIME = re.compile(rf"(?<!\S){TIME_MARK}([0-9]+)(?!\S)")  # of a file in a revision, in nanoseconds
-_LAST = 2**62
 
 Objects = npt.NDArray[np.object_]
 Shards = tuple[ShardRecord, ...]
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-Write = Callable[[str, Iterable[bytes]], FileRecord]
-"""Writes a list of a split, given the name of its file and its content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +168,7 @@ class VersionRows:
 
     def record(
         self,
-        write: Write,
+        write: Callable[[str, Iterable[bytes]], FileRecord],
         version: int,
         kind: Mapping[str, Any],
         of: str | None = None,
@@ -182,7 +178,7 @@ class VersionRows:
         """Writes the lists and returns the split's manifest entry.
 
         Args:
-            write: writes a list.
+            write: writes a list, given the name of its file and its content.
             version: number of the version.
             kind: what the rows share: the entries of the record that do not depend on the rows, and mean and deviation,
                 which are those of rows without origins.
@@ -195,13 +191,14 @@ class VersionRows:
             return write(versioned_name(name, version), [content])
 
         has_origins, own = len(self.origins) > 0, (statistics or self.statistics).entries(len(kind["classes"]))
-        skipped_lines = json_lines({"id": name, "reason": reason} for name, reason in skipped)
         return SplitRecord(
             **{**own, **kind} if not has_origins else {**kind, **own},
             rows=len(self.samples),
             skipped_count=len(skipped),
             skipped=tuple(skipped[:SKIPPED_SHOWN]),
-            skipped_file=written(SKIPPED_NAME, skipped_lines) if skipped else None,
+            skipped_file=written(SKIPPED_NAME, json_lines({"id": name, "reason": why} for name, why in skipped))
+            if skipped
+            else None,
             samples=written(SAMPLES_NAME, b"".join(self.samples)),
             origins=written(ORIGINS_NAME, origins_lines(self.origins.tolist())) if has_origins else None,
             order=RowOrder(
@@ -341,34 +338,32 @@ class SplitUpdate:
         self, name: str, listed: SourceSplit, dataset: Dataset, options: UpdateOptions, shuffle_seed: int | None
     ) -> None:
         self._name, self.listed, self._dataset = name, listed, dataset
-        self._old = dataset.get(name)
-        self._stored = _NO_ROWS if self._old is None else stored_rows(self._old, with_classes=False)
-        before = {} if self._old is None else self._old.record.fields
-        self.added = {field: spec for field, spec in before.items() if spec.version}
+        self._old, self._stored, self.added = dataset.get(name), _NO_ROWS, dict[str, FieldSpec]()
         count = len(listed)
         self.rows, self.kept, self.removed = np.full(count, -1, np.int64), np.zeros(count, np.bool_), 0
         if self._old is not None:
             self._compare(self._old, options.checksum)
         self.built = np.flatnonzero(~self.kept)
         if options.append:
-            self.order = np.argsort(np.where(self.rows < 0, _LAST, self.rows), kind="stable")
+            self.order = np.lexsort((self.rows, self.rows < 0))  # new ones last, as they come
         else:
             self.order = np.array(row_order(0, count, count, shuffle_seed), np.int64)
 
     def _compare(self, old: Split, checksum: bool) -> None:
         """Finds the rows of the samples, and those that are still right; notes new times of their files."""
+        self._stored = stored_rows(old, with_classes=False)
+        self.added = {field: spec for field, spec in old.record.fields.items() if spec.version}
         rows_of: defaultdict[str, list[int]] = defaultdict(list)
         ids, origins, listed = self._stored.ids, self._stored.origins, listing_time(old) or 0
         for row in range(len(ids) - 1, -1, -1):
             rows_of[ids[row]].append(row)  # the first row last, as it is the first to be taken
         has_same_meaning = _keep_meaning(old.record, self.listed)
         for index in range(len(self.listed)):
-            if not (found := rows_of.get(self.listed.id(index))):
-                continue
-            self.rows[index] = row = found.pop()
-            now = origin_now(self.listed, index, origins[row], listed, checksum) if has_same_meaning else None
-            if now is not None:
-                self.kept[index], origins[row] = True, now
+            if found := rows_of.get(self.listed.id(index)):
+                self.rows[index] = row = found.pop()
+                now = origin_now(self.listed, index, origins[row], listed, checksum) if has_same_meaning else None
+                if now is not None:
+                    self.kept[index], origins[row] = True, now
         self.removed = sum(map(len, rows_of.values()))
 
     def counts(self, made: npt.NDArray[np.bool_] | bool = True) -> Numbers:
@@ -430,9 +425,8 @@ class SplitUpdate:
         samples, rows = self._built_rows(built, paths, first=sum(record.rows for record in shards))
         places = np.where(self.kept, self.rows, -1)
         places[samples] = np.arange(len(before.samples), len(before.samples) + len(samples))
-        for plan, summary in built:
-            if summary.record.rows:
-                shards.append(msgspec.structs.replace(summary.record, folder=plan.index))
+        made = ((summary.record, plan.index) for plan, summary in built if summary.record.rows)
+        shards += [msgspec.structs.replace(record, folder=folder) for record, folder in made]
         joined = {name: np.concatenate([values, vars(rows)[name]]) for name, values in vars(before).items()}
         return VersionRows(**joined), places, tuple(shards)
 

@@ -401,14 +401,13 @@ class BuildRecipe:
         Raises:
             RecipeError: if an option is not JSON-serializable.
         """
-        shuffle = {} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}
         body: dict[str, Any] = {
             "source": {"kind": self.kind, **{k: v for k, v in self.options.items() if k not in _WITHOUT_EFFECT}},
             "decode": {**_DECODE, **self.decode},
             "transforms": [dict(step) for step in self.transforms],
             "store": {
                 "shard_size": self.shard_bytes,
-                **shuffle,
+                **({} if self.shuffle_seed is None else {"shuffle_seed": self.shuffle_seed}),
                 **(self.variable_layout.resolved() if self.variable_layout else {}),
             },
             **({"exclude": self.exclude} if self.exclude else {}),

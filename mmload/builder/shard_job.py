@@ -83,11 +83,7 @@ _CHUNK_ROWS = 256
 _VARIABLE_CHUNK_ROWS = 4  # variable-size images: each takes milliseconds
 _TRIED_BYTES = 64 * 2**20
 _HASH_BYTES = 6  # fewer bits than a float has
-_HASHES = 2.0**48
 _SUBSAMPLING_420 = 2
-
-_VariableRow = tuple[Bytes, int, tuple[int, int]]
-"""Bytes, encoding, and (height, width)."""
 
 
 class TriedSamples:
@@ -146,9 +142,7 @@ class ShardJob:
     def samples(self, plan: ShardPlan) -> SourceSplit | None:
         """Returns the samples of one plan, in the order of its rows; None if they were sent with the job."""
         split = self.splits[plan.split]
-        if not isinstance(split, Splittable):
-            return None
-        return split.part(self.rows_of(plan)[1])
+        return split.part(self.rows_of(plan)[1]) if isinstance(split, Splittable) else None
 
     def rows_of(self, plan: ShardPlan, samples: SourceSplit | None = None) -> tuple[SourceSplit, Sequence[int]]:
         """Returns a split and the numbers of its samples in the order of a plan's rows.
@@ -177,8 +171,7 @@ class ShardJob:
             RecipeError: if a sample's fields or shapes differ from those of the others.
             BuildError: if writing fails.
         """
-        chunks = self.chunks(plan, threads, samples)
-        return write_shard(self.paths, plan, self.fields[plan.split], chunks, on_progress)
+        return write_shard(self.paths, plan, self.fields[plan.split], self.chunks(plan, threads, samples), on_progress)
 
     def chunks(self, plan: ShardPlan, threads: int, samples: SourceSplit | None = None) -> Generator[Chunk]:
         """Returns the rows of a shard in order, decoded but not written."""
@@ -199,8 +192,7 @@ class ShardJob:
             if stopped.is_set():
                 raise CancelledError
             try:
-                sample = self.tried.kept(split, index)
-                sample = sample or finished(split, index, self.chain, assembly.next_image())
+                sample = self.tried.kept(split, index) or finished(split, index, self.chain, assembly.next_image())
                 assembly.add(sample, *_origin(split, index, sample.checksum))
             except SampleError as error:
                 if not self.skip:
@@ -292,7 +284,9 @@ class ChunkAssembly:
     def __init__(self, fields: Mapping[str, FieldSpec], capacity: int, variable_layout: VariableLayout | None) -> None:
         self._fields = {name: spec for name, spec in fields.items() if not spec.version}
         alike = {name: spec for name, spec in self._fields.items() if spec.encoding is None}
-        self._variable: dict[str, list[_VariableRow]] = {name: [] for name in self._fields if name not in alike}
+        self._variable: dict[str, list[tuple[Bytes, int, tuple[int, int]]]] = {  # bytes, encoding, (height, width)
+            name: [] for name in self._fields if name not in alike
+        }
         self._rows = {name: _memory().array((capacity, *of.shape), of.array_dtype) for name, of in alike.items()}
         self._images = self._rows["images"] if has_images(alike) else None
         self._channels = fields["images"].channels if has_images(fields) else 0
@@ -328,7 +322,12 @@ class ChunkAssembly:
             array, own = sample.fields.get(name), slice(1, None) if spec.is_list else slice(len(spec.fixed_shape))
             got = None if array is None else (array.dtype, array.ndim, array.shape[own])
             if got != (spec.array_dtype, len(spec.shape), spec.fixed_shape):
-                raise _misfit(sample, name, spec)
+                has = "missing" if array is None else f"{stored_dtype(array)} {list(array.shape)}"
+                advice = ", so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
+                raise RecipeError(
+                    f"{sample.id}: field {name} is {has}, the first sample's is {spec.dtype} {list(spec.shape)}; "
+                    f"every row has one shape and dtype{advice if name in ('images', 'masks') else ''}"
+                )
 
     def _add_image(self, sample: Sample, image: Pixels) -> dict[str, Any]:
         """Copies an image to its row, or encodes one of its own size; returns its sums, without a border."""
@@ -391,7 +390,7 @@ def jpeg_of(lines: Pixels, quality: int) -> Bytes:
 def is_raw(sample: str, share: float) -> bool:
     """Returns whether a row of a mixed field is pixels: a hash of the sample's id, below the share of all hashes."""
     digest = hashlib.blake2b(sample.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
-    return int.from_bytes(digest, "little") < share * _HASHES
+    return int.from_bytes(digest, "little") < share * 256.0**_HASH_BYTES
 
 
 def finished(split: SourceSplit, index: int, chain: TransformChain, out: Pixels | None = None) -> Sample:
@@ -487,16 +486,6 @@ def chunk_of_block(
         pixels = len(indices) * math.prod(size)
         origins.append(SampleOrigin(revision="", sums=own, squares=squares, pixels=pixels))  # one for all rows
     return Chunk(fields=rows, samples=[(split.id(index), size) for index in indices], origins=origins)
-
-
-def _misfit(sample: Sample, name: str, spec: FieldSpec) -> RecipeError:
-    array = sample.fields.get(name)
-    got = "missing" if array is None else f"{stored_dtype(array)} {list(array.shape)}"
-    advice = ", so end the transforms with a CenterCrop, a Letterbox or an exact Resize"
-    return RecipeError(
-        f"{sample.id}: field {name} is {got}, the first sample's is {spec.dtype} {list(spec.shape)}; "
-        f"every row has one shape and dtype{advice if name in ('images', 'masks') else ''}"
-    )
 
 
 def row_bytes(fields: Mapping[str, FieldSpec]) -> int:

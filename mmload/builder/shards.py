@@ -228,16 +228,15 @@ def made_by() -> dict[str, str]:
 
     A package of one version may have been made with several versions of libjpeg-turbo, so these are named, too.
     """
-    found: dict[str, str | None] = {name: installed_version(name) for name in _PACKAGES}
-    linked = Path(
-        str(sys.modules[decode_jpeg.__module__].__file__)
-    ).read_bytes()  # names none that is a file of its own
-    of_simplejpeg = linked.partition(_LIBJPEG)[2].partition(b"\0")[0].decode("ascii", "replace")
-    found |= {
+    # It names no libjpeg-turbo that is a file of its own.
+    linked = Path(str(sys.modules[decode_jpeg.__module__].__file__)).read_bytes()
+    found = {
+        "mmload": mmload.__version__,
+        **{name: installed_version(name) for name in _PACKAGES},
         "libjpeg-turbo of pillow": features.version("libjpeg_turbo"),
-        "libjpeg-turbo of simplejpeg": of_simplejpeg,
+        "libjpeg-turbo of simplejpeg": linked.partition(_LIBJPEG)[2].partition(b"\0")[0].decode("ascii", "replace"),
     }
-    return {"mmload": mmload.__version__} | {name: version for name, version in found.items() if version}
+    return {name: version for name, version in found.items() if version}
 
 
 def asked_by(command: Sequence[str]) -> dict[str, Any]:
@@ -364,9 +363,8 @@ class ShardWriter:
         self._summary_file = paths.summary_file(split, index)
         self._fields = fields
         self._summary, self._rows = ShardSummary(), 0
-        files = files_of(fields)
-        places = {name: self._folder / f"{name}.memmap" for name in files}
-        places |= {name: paths.list_file(split, index, name) for name in LISTS}
+        files, lists = files_of(fields), {name: paths.list_file(split, index, name) for name in LISTS}
+        places = {name: self._folder / f"{name}.memmap" for name in files} | lists
         with reported(self._folder):
             paths.make_folders(split)
             self._folder.mkdir()
@@ -399,10 +397,9 @@ class ShardWriter:
         if not isinstance(rows, VariableRows):
             self._files[file_name(name, self._fields[name])].append(bytes_of(rows).data)
             return
-        offsets = rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size
         parts: dict[str, npt.NDArray[Any]] = {
             BYTES: rows.bytes,
-            OFFSETS: offsets,
+            OFFSETS: rows.offsets[1:] + self._files[f"{name}.{BYTES}"].size,
             SIZES: rows.sizes,
             ENCODINGS: rows.encodings,
         }
@@ -487,14 +484,8 @@ def join_lists(
     paths: BuildPaths, split: str, shards: Sequence[int], name: str, listed: int | None = None
 ) -> FileRecord:
     """Concatenates the shards' lines of a list into one file of the split; raises BuildError if writing fails."""
-
-    def blocks() -> Iterator[bytes]:
-        for index in shards:
-            with open(paths.list_file(split, index, name), "rb") as lines:
-                while block := lines.read(1 << 20):
-                    yield block
-
-    return write_list(paths, split, name, blocks(), listed)
+    lines = (paths.list_file(split, index, name).read_bytes() for index in shards)
+    return write_list(paths, split, name, lines, listed)
 
 
 def write_list(

@@ -159,11 +159,10 @@ class Staging(AbstractContextManager["Staging"]):
         """Completes a new version that a process was adding when it was killed, or is adding; returns whether."""
         with suppress(BuildError, StoreError, FileNotFoundError):
             self.paths.check_there()
-            if (self.paths.dataset / FILE_NAME).is_file() and (self.out / FILE_NAME).is_file():
-                manifest = read(self.paths.dataset)
-                if manifest.versions:
-                    add_to_dataset(self.paths.dataset, self.out, manifest)
-                    return True
+            new, is_there = self.paths.dataset, (self.out / FILE_NAME).is_file()
+            if is_there and (new / FILE_NAME).is_file() and (manifest := read(new)).versions:
+                add_to_dataset(new, self.out, manifest)
+                return True
         return False
 
     # The folder: creation, lock and removal.

@@ -29,8 +29,7 @@ def trusted_recipe(recipe: Mapping[str, Any], dataset: str | Path, *, trust: boo
         DamagedError: if it is not a valid recipe.
     """
     checked = checked_recipe(recipe, dataset)
-    requests = [] if trust else _requests(checked)
-    if requests:
+    if not trust and (requests := _requests(checked)):
         raise UsageError(
             f"the dataset {dataset} asks {', and '.join(requests)}; a dataset may come from anybody: "
             "if you trust this one, add --trust (in Python, trust=True)"

@@ -145,7 +145,7 @@ def _job_of(
                 f"{counted(len(record.shards), 'shard')}; give the source that it was built from"
             )
         plans += planned
-    job = ShardJob(
+    return ShardJob(
         splits=splits,
         fields={name: record.built_fields for name, record in manifest.built_splits.items()},
         chain=TransformChain(recipe.transforms),
@@ -153,8 +153,7 @@ def _job_of(
         shuffle_seed=recipe.shuffle_seed,
         skip=True,
         variable_layout=recipe.variable_layout,
-    )
-    return job, plans
+    ), plans
 
 
 def compare(
