@@ -135,14 +135,12 @@ def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> No
         boxes[k, most, 2], boxes[k, most, 3] = sizes[k, 1], sizes[k, 0]
 
 
-def move_fields(
-    fields: Fields, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
-) -> tuple[Fields, Trail | None]:
+def move_fields(fields: Fields, plan: Plan, trail: Trail | None = None) -> tuple[Fields, Trail | None]:
     """Moves points, masks and ``image_sizes`` of a batch, and the boxes of its trail, as the plan moves pixels.
 
     None of the boxes is dropped, and the fields' stay as they are: :func:`drop_boxes` replaces them once, after all
     passes, so that boxes that a later resize enlarges again remain, however the steps were divided into passes. The
-    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's.
+    trail is that of the passes before. Masks are [B, H, W], or :class:`OwnMasks` of variable-size images.
     """
     moved, resampling = fields.copy(), plan.resampling
     if plan.is_framed or plan.moves or plan.mixing is not None or plan.canvas is not None:
@@ -154,14 +152,18 @@ def move_fields(
     if points_in(fields):
         moved |= without_runs(moved, _sizes_of(plan)[:, 0].tolist())
         moved |= moved_fields(points_in(moved), Motion.of_plan(plan), fields.get(FLIPS))
-    if own is None and "masks" in fields:
-        pixels = np.ascontiguousarray(fields["masks"])
-        own = OwnMasks(pixels.reshape(-1), np.arange(len(pixels)) * math.prod(pixels.shape[1:]))
-    if own is not None:
-        moved["masks"] = moved_masks(*own, plan)
+    if "masks" in fields:
+        moved["masks"] = moved_masks(*_lines_of(fields["masks"]), plan)
     if "boxes" in fields:
         trail = (trail or Trail.before(fields["boxes"], plan)).moved(plan)
     return moved, trail
+
+
+def _lines_of(masks: Array | OwnMasks) -> OwnMasks:
+    """Returns masks as kernels read them; those of one size, uint8 [B, H, W], are in order."""
+    if isinstance(masks, OwnMasks):
+        return masks
+    return OwnMasks(np.ascontiguousarray(masks).reshape(-1), np.arange(len(masks)) * math.prod(masks.shape[1:]))
 
 
 def _sizes_of(plan: Plan) -> Numbers:

@@ -284,23 +284,23 @@ class BatchWorker:
         """Draws for a batch without images, once per view; there are none without images, or by a function."""
         if self._images is None or not isinstance(self._collate, Collate | Views):
             return ()
-        spec, sizes, masks = self._images.spec, None, None
+        spec, sizes = self._images.spec, None
+        own = self._arrays(rows) if tiles is None else {}
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
             sizes = sizes_of(self._images.located(rows))
-            masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
+            own |= {} if self._masks is None else {"masks": read_masks(self._masks, rows, sizes)}
         with batch_of_epoch(epoch):
-            more: dict[str, Any] = {"boxes": self._arrays(rows)} if tiles is None else {"tiles": tiles}
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),
                 source=spec.torch_dtype,
                 seeds=seeds,
                 sizes=sizes,
-                masks=masks,
                 framed=self._settings.framed,
-                **more,
+                tiles=tiles,
+                own=own,
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 
