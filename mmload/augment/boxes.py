@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmload.augment.arguments import number
-from mmload.batch import Fields
 from mmload.pictures.instance_masks import parts_of, rectangles_of_runs
 from mmload.records import PADDING, PER_BOX, SEGMENTS
 from mmload.render.level_operations import Array
@@ -27,6 +26,9 @@ from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import copied, taken, zeros
 from mmload.runtime.kernels import Kernel, numba_compiled
 from mmload.runtime.random_words import Numbers
+
+Fields = dict[str, Any]
+"""Fields of a batch that its steps may change, arrays [B, ...] by name."""
 
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
 """Fields of ``batch.extra`` with points: float32 [B, M, K, 3], [B, M, 4, 2] and [B, P, 2]; and uint8 [B, K], for each

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, integer, torch_device
-from mmload.augment.boxes import BoxRule, Trail, boxes_in, check_counts, drop_boxes, move_fields
+from mmload.augment.boxes import BoxRule, Fields, Trail, boxes_in, check_counts, drop_boxes, move_fields
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.foreign_modules import PerSample, check_foreign, moves
@@ -43,7 +43,7 @@ from mmload.augment.step import (
     with_following,
 )
 from mmload.augment.tile_geometry import TileRows
-from mmload.batch import Batch, Fields, fields_of
+from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.records import SEGMENT_FIELDS, segment_fields
 from mmload.render.kernel_arguments import ImageLines

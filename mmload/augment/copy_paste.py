@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import chance
-from mmload.augment.boxes import BoxRule, names_per_box, padded
+from mmload.augment.boxes import BoxRule, Fields, names_per_box, padded
 from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, following_fields, whole_numbers, with_following
-from mmload.batch import Batch, Fields, fields_of
+from mmload.batch import Batch, fields_of
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import masks_of_boxes, parts_of, runs_of_mask, without_padding
 from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENT_FIELDS, SEGMENTS, segment_fields

@@ -24,13 +24,12 @@ from torch import Tensor
 
 from mmload.augment.collate import Collate, PreparedBatch, collates_of, has_per_sample
 from mmload.augment.given_samples import on_device
-from mmload.augment.mosaic import Tiles
+from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.step import Draws, batch_of_epoch, seeds_of
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
-from mmload.records import box_fields
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.rendering import KERNEL_DTYPES
 from mmload.render.torch_sampling import OwnMasks
