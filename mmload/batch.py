@@ -66,7 +66,8 @@ class Batch(TensorClass):
                 "rows of variable size do not unpack: give a collate that makes one size of them, or take them one by "
                 "one: batch.unbind(0)"
             )
-        names = tuple(name for name in fields_of(self) if name not in _BESIDE)
+        added_by_loader = ("ids", "seeds", "image_sizes")
+        names = tuple(name for name in fields_of(self) if name not in added_by_loader)
         if set(names) != {"images", "targets"}:
             raise ValueError(
                 f"a batch of {', '.join(names)} does not unpack into images and targets: read batch.{min(names)}, or "
@@ -100,7 +101,7 @@ class Batch(TensorClass):
         """
         if box_format not in BOX_FORMATS:
             raise ValueError(f"box_format is {box_format!r}, expected one of {', '.join(BOX_FORMATS)}")
-        field = field_of_boxes(box_format)
+        field = BOX_FORMATS[box_format]
         boxes = fields_of(self).get(field)
         if boxes is None:
             raise ValueError(f"box_format={box_format!r} needs the field {field!r}, which the batch does not have")
@@ -138,10 +139,15 @@ class Batch(TensorClass):
         images = [image[:, :height, :width] for image, (height, width) in zip(self.images, sizes, strict=True)]
         fields, masks, converted = fields_of(self), self.instance_masks(), self.boxes_as(box_format)
         for row, (count, (height, width)) in enumerate(zip(self.counts.tolist(), sizes, strict=True)):
-            drawn = {"format": box_format.upper(), "canvas_size": (height, width)}
-            boxes = tv_tensors.BoundingBoxes(converted[row, :count], **drawn)
+            boxes = tv_tensors.BoundingBoxes(
+                converted[row, :count], format=box_format.upper(), canvas_size=(height, width)
+            )
             target = {"boxes": boxes, "labels": self.labels[row, :count] + 1}
-            target |= {name: fields[name][row, :count] for name in _OF_BOXES if name in fields}
+            target |= {
+                name: fields[name][row, :count]
+                for name in ("difficult", "iscrowd", "area", "keypoints")
+                if name in fields
+            }
             if masks:
                 target["masks"] = tv_tensors.Mask(masks[row][:, :height, :width])
             elif self.masks is not None:
@@ -173,8 +179,7 @@ class Batch(TensorClass):
         segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
         if not segments:
             return []
-        names = ("counts", *segments)
-        arrays = {name: _array(fields[name]) for name in names}
+        arrays = {name: _array(fields[name]) for name in ("counts", *segments)}
         if self.images is None:
             raise ValueError("masks of instances have the size of the images; leave images in fields")
         canvas, device, sizes = self.images.shape[2:], self.images.device, _sizes_in(self)
@@ -215,21 +220,13 @@ class Batch(TensorClass):
         return contact_sheet(cells, columns, classes=classes)
 
 
-BOX_FORMATS = ("xyxy", "xywh", "cxcywh", "xyxyxyxy")
-"""Formats that boxes are given in: see :meth:`Batch.boxes_as`."""
-
-
-def field_of_boxes(box_format: str) -> str:
-    """Returns the field that boxes of a format are made of."""
-    return "corners" if box_format == "xyxyxyxy" else "boxes"
+BOX_FORMATS = {"xyxy": "boxes", "xywh": "boxes", "cxcywh": "boxes", "xyxyxyxy": "corners"}
+"""Formats that boxes are given in (see :meth:`Batch.boxes_as`) -> the field that they are made of."""
 
 
 BatchOrViews = Batch | tuple[Batch, ...]
 """Result of a collate: one batch, or one batch per view."""
 
-
-_BESIDE = ("ids", "seeds", "image_sizes")
-"""Fields that a loader adds to those of a dataset."""
 
 _NAMES = {"label": "targets", "target": "targets", "image": "images", "box": "boxes", "mask": "masks", "id": "ids"}
 """Field to read in place of a name that people expect."""
@@ -267,13 +264,9 @@ Batch.__getattr__ = _getattr  # type: ignore[attr-defined]
 Batch.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
 
 
-_OF_BOXES = ("difficult", "iscrowd", "area", "keypoints")
-"""Fields with a value per box that torchvision's targets have, too."""
-
-
 def _array(value: Tensor) -> npt.NDArray[Any]:
-    value = value.detach().cpu()
-    array: npt.NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # numpy has none
+    """Returns a tensor on the host, as an array; one of bfloat16, which NumPy lacks, is of float32."""
+    array: npt.NDArray[Any] = (value.float() if value.dtype == torch.bfloat16 else value).numpy(force=True)
     return array
 
 
@@ -316,10 +309,6 @@ def with_fields(batch: Batch, fields: Mapping[str, Tensor]) -> Batch:
         attributes["extra"] = TensorDict(_extra_of(batch) | more, batch.batch_size)
     changed: Batch = batch.replace(**attributes)
     return changed
-
-
-Fields = dict[str, Any]
-"""Fields of a batch that its steps may change, arrays [B, ...] by name."""
 
 
 def make_batch(

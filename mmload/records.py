@@ -274,9 +274,11 @@ class ObjectsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"skeleton is {self.skeleton!r:.80}, expected pairs of numbers from 0 to {count - 1}")
 
 
-_SIDES = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
-_SWAPPED = _SIDES | {right: left for left, right in _SIDES.items()}
-_SIDE = re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))({'|'.join(_SWAPPED)})(?![a-z])")
+_OTHER_SIDES = {
+    **{"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"},
+    **{"right": "left", "Right": "Left", "RIGHT": "LEFT", "r": "l", "R": "L"},
+}
+_SIDE = re.compile(rf"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))({'|'.join(_OTHER_SIDES)})(?![a-z])")
 """A side at the start of a word of a name: left_eye, LeftEye, kneeL."""
 
 
@@ -284,7 +286,7 @@ def mirrored_names(names: Sequence[str]) -> tuple[int, ...]:
     """Returns for each keypoint the one of the other side: "left" and "right" are exchanged in its name."""
     places = {name: place for place, name in enumerate(names)}
     table = tuple(
-        places.get(_SIDE.sub(lambda side: _SWAPPED[side[0]], name), place) for place, name in enumerate(names)
+        places.get(_SIDE.sub(lambda side: _OTHER_SIDES[side[0]], name), place) for place, name in enumerate(names)
     )
     return table if sorted(table) == list(range(len(names))) else tuple(range(len(names)))
 
@@ -324,17 +326,3 @@ def segment_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
             "dataset has, or none"
         )
     return there
-
-
-def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns the names of the fields that a composed sample has of all its rows; it has others of its own.
-
-    Args:
-        shapes: shape of each field, without the batch's size.
-
-    Raises:
-        ValueError: if fields of masks of instances are incomplete.
-    """
-    most = shapes["boxes"][0] if "boxes" in shapes else 0
-    per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
-    return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box

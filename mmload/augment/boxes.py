@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mmload.augment.arguments import number
-from mmload.batch import Fields
 from mmload.pictures.instance_masks import parts_of, rectangles_of_runs
 from mmload.records import PADDING, PER_BOX, SEGMENTS
 from mmload.render.level_operations import Array
@@ -27,6 +26,9 @@ from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import copied, taken, zeros
 from mmload.runtime.kernels import Kernel, numba_compiled
 from mmload.runtime.random_words import Numbers
+
+Fields = dict[str, Any]
+"""Fields of a batch that its steps may change, arrays [B, ...] by name."""
 
 KEYPOINTS, CORNERS, POLYGONS, FLIPS = "keypoints", "corners", "polygons", "keypoint_flips"
 """Fields of ``batch.extra`` with points: float32 [B, M, K, 3], [B, M, 4, 2] and [B, P, 2]; and uint8 [B, K], for each
@@ -135,14 +137,12 @@ def _begin_trail(given: Boxes, sizes: Numbers, boxes: Boxes, share: Array) -> No
         boxes[k, most, 2], boxes[k, most, 3] = sizes[k, 1], sizes[k, 0]
 
 
-def move_fields(
-    fields: Fields, plan: Plan, trail: Trail | None = None, own: OwnMasks | None = None
-) -> tuple[Fields, Trail | None]:
+def move_fields(fields: Fields, plan: Plan, trail: Trail | None = None) -> tuple[Fields, Trail | None]:
     """Moves points, masks and ``image_sizes`` of a batch, and the boxes of its trail, as the plan moves pixels.
 
     None of the boxes is dropped, and the fields' stay as they are: :func:`drop_boxes` replaces them once, after all
     passes, so that boxes that a later resize enlarges again remain, however the steps were divided into passes. The
-    trail is that of the passes before; ``own`` are variable-size masks, in place of the batch's.
+    trail is that of the passes before. Masks are [B, H, W], or :class:`OwnMasks` of variable-size images.
     """
     moved, resampling = fields.copy(), plan.resampling
     if plan.is_framed or plan.moves or plan.mixing is not None or plan.canvas is not None:
@@ -154,14 +154,18 @@ def move_fields(
     if points_in(fields):
         moved |= without_runs(moved, _sizes_of(plan)[:, 0].tolist())
         moved |= moved_fields(points_in(moved), Motion.of_plan(plan), fields.get(FLIPS))
-    if own is None and "masks" in fields:
-        pixels = np.ascontiguousarray(fields["masks"])
-        own = OwnMasks(pixels.reshape(-1), np.arange(len(pixels)) * math.prod(pixels.shape[1:]))
-    if own is not None:
-        moved["masks"] = moved_masks(*own, plan)
+    if "masks" in fields:
+        moved["masks"] = moved_masks(*_lines_of(fields["masks"]), plan)
     if "boxes" in fields:
         trail = (trail or Trail.before(fields["boxes"], plan)).moved(plan)
     return moved, trail
+
+
+def _lines_of(masks: Array | OwnMasks) -> OwnMasks:
+    """Returns masks as kernels read them; those of one size, uint8 [B, H, W], are in order."""
+    if isinstance(masks, OwnMasks):
+        return masks
+    return OwnMasks(np.ascontiguousarray(masks).reshape(-1), np.arange(len(masks)) * math.prod(masks.shape[1:]))
 
 
 def _sizes_of(plan: Plan) -> Numbers:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from mmload.augment.arguments import argument_error, integer, torch_device
-from mmload.augment.boxes import BoxRule, Trail, boxes_in, check_counts, drop_boxes, move_fields
+from mmload.augment.boxes import BoxRule, Fields, Trail, boxes_in, check_counts, drop_boxes, move_fields
 from mmload.augment.color import Normalize
 from mmload.augment.copy_paste import CopyPaste
 from mmload.augment.foreign_modules import PerSample, check_foreign, moves
@@ -43,13 +43,12 @@ from mmload.augment.step import (
     with_following,
 )
 from mmload.augment.tile_geometry import TileRows
-from mmload.batch import Batch, Fields, fields_of
+from mmload.batch import Batch, fields_of
 from mmload.errors import shown
-from mmload.records import segment_fields
+from mmload.records import SEGMENT_FIELDS, segment_fields
 from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import DoesNotFit, Plan
 from mmload.render.rendering import Rendering
-from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
@@ -220,9 +219,7 @@ class Collate(HasCollates):
             given = given.chosen(numbers)
             given.batch.seeds = torch.from_numpy(seeds)
         images, source = given.images, given.one.dtype
-        prepared = self.prepare(
-            given.batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, masks=given.masks
-        )
+        prepared = self.prepare(given.batch, given.shape, source=source, seeds=seeds, sizes=given.sizes, own=given.own)
         if is_rendered_there:
             return prepared.finish(prepared.render_images(images))
         out = (memory or self._memory).empty(prepared.shape, prepared.dtype, prepared.memory_format)
@@ -238,10 +235,9 @@ class Collate(HasCollates):
         source: torch.dtype = torch.uint8,
         seeds: Numbers | None = None,
         sizes: Numbers | None = None,
-        masks: OwnMasks | None = None,
         framed: bool = False,
         tiles: Tiles | None = None,
-        boxes: Fields = _NO_FIELDS,
+        own: Fields = _NO_FIELDS,
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
@@ -252,23 +248,22 @@ class Collate(HasCollates):
             source: dtype of the images.
             seeds: int64 [B]; None: those of the batch, else fresh ones.
             sizes: int64 [B, 2], height and width of each image; None: images are fixed-size.
-            masks: masks in place of the batch's if ``sizes`` are given; None: there are none.
             framed: whether images to which no step gives one size are put on a canvas of the largest.
             tiles: rows that the :attr:`composer` composes samples of; None: it draws them among those of the batch.
-            boxes: fields of boxes that the batch does not have, as arrays, which keep the interpreter lock.
+            own: fields that the batch does not have: arrays, which keep the interpreter lock, and the ``masks`` of
+                variable-size images, as :class:`~mmload.render.torch_sampling.OwnMasks`.
 
         Returns:
             The prepared batch, to be rendered row by row or at once, and then finished.
         """
         check_batch(batch, shape, source, sizes)
-        fields: Fields = {**fields_of(batch), **(boxes if tiles is None else tiles.fields)}
-        check_fields(self.steps, fields | ({} if masks is None else {"masks": masks.memory}))
+        check_fields(self.steps, {**fields_of(batch), **own, **({} if tiles is None else tiles.fields)})
         seeds = _seeds_of(batch) if seeds is None else seeds
         if sizes is None:
             plan = Plan.unchanged(len(seeds), shape, white(source))
         else:
             plan = Plan.unchanged_sizes(sizes, shape[0])
-        return PreparedBatch(self, batch, seeds, plan, source, masks, framed, tiles, boxes)
+        return PreparedBatch(self, batch, seeds, plan, source, framed, tiles, own)
 
 
 def collates_of(collate: object) -> tuple[Collate, ...]:
@@ -294,8 +289,7 @@ class PreparedBatch:
     All passes up to the first module that needs pixels are described, and boxes, masks and targets have gone through
     them, as NumPy arrays: what cannot be done is refused before a pixel is rendered. It has everything but the images,
     of which ``start`` is the plan that changes nothing, and its seeds, int64 [B]; all of this is in host memory.
-    ``masks`` are in place of its own, ``boxes`` beside its fields. Without ``tiles``, the composer draws them among the
-    rows of the batch.
+    ``own`` are fields beside its own. Without ``tiles``, the composer draws them among the rows of the batch.
 
     Attributes:
         rendering: the first pass.
@@ -312,17 +306,16 @@ class PreparedBatch:
         seeds: Numbers,
         start: Plan,
         source: torch.dtype,
-        masks: OwnMasks | None,
         framed: bool,
         tiles: Tiles | None,
-        boxes: Fields,
+        own: Fields,
     ) -> None:
         self._collate, self._steps, self._epoch = collate, [*collate.steps, _End()], collate.epoch
-        self._own_masks, self._framed, self._seeds = masks, framed, seeds
+        self._framed, self._seeds = framed, seeds
         # Only what may change is an array: each of a tensor gives the interpreter lock away when it dies.
         unchanged = () if any(isinstance(step, MixStep) for step in collate.steps) else ("targets",)
         self._batch, self._made = batch, following_fields(fields_of(batch), unchanged)
-        self._fields = self._made | boxes  # as passes have changed those of the batch
+        self._fields = self._made | own  # as passes have changed those of the batch
         if "boxes" in self._fields:
             check_counts(self._fields)
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
@@ -433,8 +426,8 @@ class PreparedBatch:
 
     def _follow(self, plan: Plan) -> None:
         """Takes boxes, masks and targets through a pass."""
-        self._fields, self._trail = move_fields(self._fields, plan, self._trail, self._own_masks)
-        self._own_masks = None
+        if self._fields or plan.is_framed:
+            self._fields, self._trail = move_fields(self._fields, plan, self._trail)
         if plan.mixing is not None:
             self._fields = mixed_fields(self._fields, plan, plan.mixing)
 
@@ -548,7 +541,7 @@ def check_fields(steps: Iterable[nn.Module], fields: Mapping[str, Any]) -> None:
         ValueError: if a step moves pixels or mixes samples, and boxes or masks cannot follow, or it lacks what it
             needs; or if fields of masks of instances are incomplete.
     """
-    segment_fields({name: value.shape[1:] for name, value in fields.items()})
+    segment_fields({name: fields[name].shape[1:] for name in SEGMENT_FIELDS.keys() & fields.keys()})
     for step in steps:
         if isinstance(step, DeclaredStep):
             step.check_fields(fields)

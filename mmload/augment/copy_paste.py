@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from mmload.augment.arguments import chance
-from mmload.augment.boxes import BoxRule, names_per_box, padded
+from mmload.augment.boxes import BoxRule, Fields, names_per_box, padded
 from mmload.augment.step import AfterStep, Draws, Flags, branch_seeds, following_fields, whole_numbers, with_following
-from mmload.batch import Batch, Fields, fields_of
+from mmload.batch import Batch, fields_of
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import masks_of_boxes, parts_of, runs_of_mask, without_padding
-from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENTS, segment_fields
+from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENT_FIELDS, SEGMENTS, segment_fields
 from mmload.render.level_operations import Array
 from mmload.runtime.random_words import Numbers
 
@@ -134,7 +134,7 @@ class CopyPaste(AfterStep):
 
 def _names(fields: Mapping[str, Tensor]) -> list[str]:
     """Returns the names of the fields of objects."""
-    segments = segment_fields({name: value.shape[1:] for name, value in fields.items()})
+    segments = segment_fields({name: fields[name].shape[1:] for name in SEGMENT_FIELDS.keys() & fields.keys()})
     return ["boxes", "counts", *names_per_box(fields), *segments]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,14 +50,14 @@ class Given(NamedTuple):
         images: tensor [B, C, H, W], or a sequence of uint8 [C, h, w].
         one: one of the images, or all of fixed-size ones: what has their device, dtype and channels.
         sizes: heights and widths of variable-size images, int64 [B, 2]; None: images are fixed-size.
-        masks: masks with the sizes of variable-size images.
+        own: the ``masks`` of variable-size images, which have their sizes, if there are any.
     """
 
     batch: Batch
     images: Any
     one: Tensor
     sizes: Numbers | None = None
-    masks: OwnMasks | None = None
+    own: Mapping[str, OwnMasks] = MappingProxyType({})
 
     @classmethod
     def of_one_size(cls, batch: Batch, images: Tensor) -> Given:
@@ -85,8 +86,8 @@ class Given(NamedTuple):
         if self.sizes is None:
             return Given.of_one_size(batch, self.images[chosen])
         images = [self.images[k] for k in numbers.tolist()]
-        masks = None if self.masks is None else self.masks._replace(starts=self.masks.starts[numbers])
-        return Given(batch, images, images[0], self.sizes[numbers], masks)
+        own = {name: masks._replace(starts=masks.starts[numbers]) for name, masks in self.own.items()}
+        return Given(batch, images, images[0], self.sizes[numbers], own)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -187,7 +188,7 @@ def _of_sizes(batch: Batch, images: Sequence[Tensor], masks: Sequence[Tensor]) -
             )
     lengths = np.array(list(map(Tensor.numel, masks)))
     pixels = torch.cat(list(map(torch.flatten, masks))).numpy()
-    return given._replace(masks=OwnMasks(pixels, np.cumsum(lengths) - lengths))
+    return given._replace(own={"masks": OwnMasks(pixels, np.cumsum(lengths) - lengths)})
 
 
 def _images_of(value: Any, dimensions: int) -> Tensor:

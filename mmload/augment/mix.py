@@ -16,8 +16,8 @@ import numpy as np
 from torch import nn
 
 from mmload.augment.arguments import argument_error, chance, choice, elements, integer, number, numbers
+from mmload.augment.boxes import Fields
 from mmload.augment.step import Draws, Step, TargetStep, beta
-from mmload.batch import Fields
 from mmload.errors import shown
 from mmload.render.kernel_arguments import Floats, Numbers
 from mmload.render.level_operations import Array

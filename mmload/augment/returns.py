@@ -17,7 +17,7 @@ from mmload.augment.arguments import argument_error
 from mmload.augment.collate import collates_of
 from mmload.augment.given_samples import stacked_rows
 from mmload.augment.views import Views
-from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, field_of_boxes, fields_of
+from mmload.batch import BOX_FORMATS, Batch, BatchOrViews, fields_of
 from mmload.errors import UsageError, choices, shown
 from mmload.records import PER_BOX, SEGMENTS
 
@@ -29,7 +29,7 @@ _BOXES = ("boxes", "labels", "counts")
 _FORMATS = {f"boxes_{box_format}": box_format for box_format in BOX_FORMATS}
 """Names by which a form has boxes of each format, beside the fields."""
 
-_FIELDS_OF_FORMATS = {name: field_of_boxes(box_format) for name, box_format in _FORMATS.items()}
+_FIELDS_OF_FORMATS = {f"boxes_{box_format}": field for box_format, field in BOX_FORMATS.items()}
 """These names -> fields that the boxes are made of."""
 
 _OF_EACH_VIEW = frozenset(

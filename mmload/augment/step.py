@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from mmload.augment.arguments import chance, integer
 from mmload.augment.given_samples import given_samples
-from mmload.batch import Batch, Fields, fields_of, make_batch, with_fields
+from mmload.batch import Batch, fields_of, make_batch, with_fields
 from mmload.lazy import lazy_property
 from mmload.records import PER_BOX, SEGMENTS, dtype_name
 from mmload.render.level_operations import NONE
@@ -66,7 +66,7 @@ from mmload.runtime.random_words import (
 )
 
 if TYPE_CHECKING:
-    from mmload.augment.boxes import BoxRule, Trail
+    from mmload.augment.boxes import BoxRule, Fields, Trail
 
 Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -24,13 +24,12 @@ from torch import Tensor
 
 from mmload.augment.collate import Collate, PreparedBatch, collates_of, has_per_sample
 from mmload.augment.given_samples import on_device
-from mmload.augment.mosaic import Tiles
+from mmload.augment.mosaic import Tiles, box_fields
 from mmload.augment.step import Draws, batch_of_epoch, seeds_of
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
-from mmload.records import box_fields
 from mmload.render.kernel_arguments import ImageLines, Places
 from mmload.render.rendering import KERNEL_DTYPES
 from mmload.render.torch_sampling import OwnMasks
@@ -284,23 +283,23 @@ class BatchWorker:
         """Draws for a batch without images, once per view; there are none without images, or by a function."""
         if self._images is None or not isinstance(self._collate, Collate | Views):
             return ()
-        spec, sizes, masks = self._images.spec, None, None
+        spec, sizes = self._images.spec, None
+        own = self._arrays(rows) if tiles is None else {}
         channels, height, width = spec.shape
         if spec.variable_size:
             height = width = 0
             sizes = sizes_of(self._images.located(rows))
-            masks = None if self._masks is None else read_masks(self._masks, rows, sizes)
+            own |= {} if self._masks is None else {"masks": read_masks(self._masks, rows, sizes)}
         with batch_of_epoch(epoch):
-            more: dict[str, Any] = {"boxes": self._arrays(rows)} if tiles is None else {"tiles": tiles}
             prepared = self._collate.prepare(
                 batch,
                 (channels, height, width),
                 source=spec.torch_dtype,
                 seeds=seeds,
                 sizes=sizes,
-                masks=masks,
                 framed=self._settings.framed,
-                **more,
+                tiles=tiles,
+                own=own,
             )
         return prepared if isinstance(prepared, tuple) else (prepared,)
 

@@ -271,8 +271,8 @@ def check_collate(collate: object, view: View, fields: Sequence[str], framed: bo
                     (channels, height, width),
                     source=images.torch_dtype,
                     sizes=sizes[chosen] if images.variable_size else None,
-                    masks=_void_masks(sizes[chosen]) if len(others) + 1 < len(fields) else None,
                     framed=framed,
+                    own={"masks": _void_masks(sizes[chosen])} if len(others) + 1 < len(fields) else {},
                 )
 
 

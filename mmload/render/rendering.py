@@ -89,14 +89,12 @@ class Rendering:
 
         They are :data:`~mmload.render.kernel_arguments.NEEDED`.
         """
-        plan = self.plan
-        return needed_lines(plan) if plan.canvas is None else plan.canvas.needed
+        return needed_lines(self.plan) if self.plan.canvas is None else self.plan.canvas.needed
 
     @property
     def waits(self) -> bool:
         """Whether images may arrive while they are rendered, each when it is needed."""
-        resampling = self.plan.resampling
-        return resampling is None or resampling.antialias
+        return self.plan.resampling is None or self.plan.resampling.antialias
 
     def render_lines(self, first: int, lines: ImageLines, out: Tensor | Pixels) -> None:
         """Renders uint8 samples (of canvases: tiles) from ``first`` on from wherever their lines are, on a CPU.
@@ -205,9 +203,9 @@ class Rendering:
         places["start"], places["first"], places["layout"], places["shrink"] = 0, 0, PLANES, 1
         places["count"] = places["height"]
         levels = scratch("complete image", (int((places["height"] * places["width"]).max(initial=0)) * channels,))
-        arguments = channels, zeros(len(places), WINDOW), operations, steps.rows
+        windows = zeros(len(places), WINDOW)
         steps.of_rows.append(copy_images.prepare(lines.stored, places, channels, levels, steps.rows))
-        steps.of_rows.append(run_operations.prepare(levels, places, *arguments))
+        steps.of_rows.append(run_operations.prepare(levels, places, channels, windows, operations, steps.rows))
         return ImageLines(levels, places)
 
     def _change(self, steps: RenderingSteps, crops: Crops, operations: Operations) -> Bytes:
@@ -228,8 +226,8 @@ class Rendering:
                 windows[name] = 0
         _, channels, height, width = levels.shape
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE)
-        arguments = levels.reshape(-1), places, channels, windows, operations, steps.samples
-        steps.of_samples.append(run_operations.prepare(*arguments))
+        flat = levels.reshape(-1)
+        steps.of_samples.append(run_operations.prepare(flat, places, channels, windows, operations, steps.samples))
         return levels
 
     def _resized_by_torch(self, resampling: Resampling, samples: slice, lines: ImageLines) -> Bytes:
@@ -397,10 +395,9 @@ def _shrinks_of(plan: Plan, sizes: Numbers) -> Numbers:
     if resampling is None:
         return allowed
     rows, cols = plan.per_sample(plan.rows), plan.per_sample(plan.cols)
-    least = np.minimum(rows / resampling.rows, cols / resampling.cols)
     top, left = plan.per_sample(plan.top), plan.per_sample(plan.left)
     inside = (top >= 0) & (left >= 0) & (top + rows <= sizes[:, 0]) & (left + cols <= sizes[:, 1])
-    least = np.where(inside, least, 1.0)
+    least = np.where(inside, np.minimum(rows / resampling.rows, cols / resampling.cols), 1.0)
     for shrink in SHRINKS:
         allowed[least >= RESERVE * shrink] = shrink
     return allowed

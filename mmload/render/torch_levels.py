@@ -108,8 +108,7 @@ def _sharpness(images: Tensor, numbers: Tensor, white: float) -> Tensor:
     soft = soft.round() if white > 1 else soft
     middle = images[:, :, 1:-1, 1:-1]
     sharpened = images.clone()
-    rest = numbers[:, 1].view(-1, 1, 1, 1)
-    sharpened[:, :, 1:-1, 1:-1] = _fused(middle, soft - middle, rest)
+    sharpened[:, :, 1:-1, 1:-1] = _fused(middle, soft - middle, _per_sample(numbers[:, 1]))
     return _rounded_down(sharpened, white)
 
 
@@ -255,10 +254,8 @@ def warped(operation: int, images: Tensor, numbers: Tensor, fill: tuple[float, .
     Without a fill, 0 is outside, and is not blended with the edge once more. If ``white`` is 255, values are rounded to
     levels.
     """
-    perspective = operation in (levels.PERSPECTIVE_NEAREST, levels.PERSPECTIVE_BILINEAR)
-    nearest = operation in (levels.AFFINE_NEAREST, levels.PERSPECTIVE_NEAREST)
-    grid = (_perspective_grid if perspective else _affine_grid)(numbers, *images.shape[2:])
-    mode = "nearest" if nearest else "bilinear"
+    grid_of, mode = _WARPS[operation]
+    grid = grid_of(numbers, *images.shape[2:])
     if fill is None:
         warped = grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
     else:
@@ -266,7 +263,7 @@ def warped(operation: int, images: Tensor, numbers: Tensor, fill: tuple[float, .
         both = grid_sample(torch.cat((images, inside), 1), grid, mode=mode, padding_mode="zeros", align_corners=False)
         warped, share = both[:, :-1], both[:, -1:]
         ground = constant(fill, torch.float32, images.device).view(1, -1, 1, 1)
-        warped = torch.where(share < 0.5, ground, warped) if nearest else (warped - ground) * share + ground
+        warped = torch.where(share < 0.5, ground, warped) if mode == "nearest" else (warped - ground) * share + ground
     return warped if white == 1 else warped.round_()
 
 
@@ -284,6 +281,14 @@ def _perspective_grid(numbers: Tensor, height: int, width: int) -> Tensor:
     across, over = _half(numbers[:, :3], width), _half(numbers[:, 3:6], height)
     grid = torch.stack((_planes(across, x, y) / below, _planes(over, x, y) / below), dim=3) - 1.0
     return grid.nan_to_num(nan=_OUTSIDE).clamp(-_OUTSIDE, _OUTSIDE)
+
+
+_WARPS = {
+    levels.AFFINE_NEAREST: (_affine_grid, "nearest"),
+    levels.AFFINE_BILINEAR: (_affine_grid, "bilinear"),
+    levels.PERSPECTIVE_NEAREST: (_perspective_grid, "nearest"),
+    levels.PERSPECTIVE_BILINEAR: (_perspective_grid, "bilinear"),
+}
 
 
 def _half(factors: Tensor, length: int) -> Tensor:

@@ -47,8 +47,7 @@ def resized(image: Tensor, window: Window, size: tuple[int, int], resampling: Re
     # torch 2.15 gives all lines of a column of floats the same value.
     if size[1] == 1 and resampling.antialias and wanted.is_floating_point():
         column = wanted.transpose(1, 2).clone(memory_format=torch.contiguous_format)[None]
-        row = F.interpolate(column, size=(1, size[0]), mode=resampling.mode, antialias=True)[0]
-        full = row.transpose(1, 2)
+        full = F.interpolate(column, size=(1, size[0]), mode=resampling.mode, antialias=True)[0].transpose(1, 2)
     else:
         full = F.interpolate(wanted[None], size=size, mode=resampling.mode, antialias=resampling.antialias)[0]
     if native:
@@ -126,8 +125,9 @@ def _of_15_bits(weight: Tensor) -> Tensor:
 
 def _weights(axis: Axis, resampling: Resampling, plan: Plan, device: torch.device) -> Tensor:
     """Returns the weights of source pixels along one axis of a resize: float32 [B, output, source]."""
-    sides = axis.start, axis.size, axis.resized
-    start, size, resized = (per_sample(side, plan.count, device)[:, None, None] for side in sides)
+    start, size, resized = (
+        per_sample(side, plan.count, device)[:, None, None] for side in (axis.start, axis.size, axis.resized)
+    )
     place, margin = positions(plan, axis, device), axis.margin
     step = size.to(torch.float32) / resized
     center = (place[:, :, None] + 0.5) * step - 0.5
@@ -205,20 +205,18 @@ def _color(pixels: Tensor, colors: tuple[Tensor, Tensor] | None, out: Tensor) ->
 def _punch(hole: Hole, images: Tensor) -> None:
     """Overwrites every sample's hole in a batch [B, C, H, W], by torch's operations."""
     _, channels, rows, cols = images.shape
-    sides = hole.top, hole.left, hole.height, hole.width
-    top, left, height, width = (side.view(-1, 1, 1, 1) for side in sides)
+    top, left, height, width = (side.view(-1, 1, 1, 1) for side in (hole.top, hole.left, hole.height, hole.width))
     y = torch.arange(rows, device=images.device).view(1, 1, -1, 1) - top
     x = torch.arange(cols, device=images.device).view(1, 1, 1, -1) - left
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     if hole.value is not None:
         values = constant(hole.value, torch.float32, images.device).view(-1, 1, 1)
-        images.copy_(torch.where(inside, values.to(images.dtype), images))
     else:
         channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
         half, second = (width + 1) // 2, x >= (width + 1) // 2
         words = (channel * height + y) * half + torch.where(second, x - half, x)
-        noise = normals(hole.noise.view(-1, 1, 1, 1), words, second)
-        images.copy_(torch.where(inside, noise.to(images.dtype), images))
+        values = normals(hole.noise.view(-1, 1, 1, 1), words, second)
+    images.copy_(torch.where(inside, values.to(images.dtype), images))
 
 
 def mixed_batch(mixing: Mixing, images: Tensor) -> Tensor:
@@ -264,10 +262,11 @@ def upload(value: Any, device: torch.device) -> Uploaded:
     memory = packed.numpy()
     for array, start in zip(arrays, starts, strict=False):
         memory[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    moved, tensors = packed.to(device, non_blocking=True), []
-    for array, start in zip(arrays, starts, strict=False):
-        part = moved[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype)
-        tensors.append(part.view(array.shape))
+    moved = packed.to(device, non_blocking=True)
+    tensors = [
+        moved[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)
+        for array, start in zip(arrays, starts, strict=False)
+    ]
     following = iter(tensors)
     return _replaced(value, lambda array: next(following)), tensors
 
