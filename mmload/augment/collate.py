@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,6 @@ from mmload.render.rendering import Rendering
 from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 
-_NO_FIELDS: Fields = {}  # never written
 _FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -237,7 +237,7 @@ class Collate(HasCollates):
         sizes: Numbers | None = None,
         framed: bool = False,
         tiles: Tiles | None = None,
-        own: Fields = _NO_FIELDS,
+        own: Mapping[str, Any] = MappingProxyType({}),
     ) -> PreparedBatch:
         """Draws and describes a batch whose images are yet to be read.
 
@@ -308,14 +308,14 @@ class PreparedBatch:
         source: torch.dtype,
         framed: bool,
         tiles: Tiles | None,
-        own: Fields,
+        own: Mapping[str, Any],
     ) -> None:
         self._collate, self._steps, self._epoch = collate, [*collate.steps, _End()], collate.epoch
         self._framed, self._seeds = framed, seeds
         # Only what may change is an array: each of a tensor gives the interpreter lock away when it dies.
         unchanged = () if any(isinstance(step, MixStep) for step in collate.steps) else ("targets",)
         self._batch, self._made = batch, following_fields(fields_of(batch), unchanged)
-        self._fields = self._made | own  # as passes have changed those of the batch
+        self._fields = {**self._made, **own}  # as passes have changed those of the batch
         if "boxes" in self._fields:
             check_counts(self._fields)
         self._copied: tuple[Batch, Batch] | None = None  # the batch, and its copy on the images' device
