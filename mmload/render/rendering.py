@@ -107,7 +107,7 @@ class Rendering:
             first: number of the first sample or tile.
             lines: their lines.
             out: [B, C, h, w], the memory of all samples, or an array in the layout that kernels write
-                (:func:`~mmload.render.kernel_arguments.written`).
+                (:func:`written`).
         """
         direct = written(out)
         pixels = self._floats if direct is None else direct
