@@ -31,7 +31,7 @@ from mmload.augment.boxes import (
     points_in,
     without_runs,
 )
-from mmload.augment.step import DeclaredStep, Doubles, Draws, Flags, beta, following_fields
+from mmload.augment.step import DeclaredStep, Doubles, Draws, Flags, beta, box_fields, following_fields
 from mmload.augment.tile_geometry import (
     MAP_NUMBERS,
     TO_CANVAS,
@@ -43,7 +43,7 @@ from mmload.augment.tile_geometry import (
     placed_tiles,
 )
 from mmload.batch import Batch, fields_of
-from mmload.records import ALL_SEGMENTS, PADDING, PER_BOX, SEGMENTS, segment_fields
+from mmload.records import ALL_SEGMENTS, PADDING, SEGMENTS
 from mmload.render.kernel_arguments import NEAR
 from mmload.render.level_operations import Array
 from mmload.render.motion import Boxes, Motion, move_boxes
@@ -265,20 +265,6 @@ class Tiles(NamedTuple):
     rows: TileRows
     sizes: Numbers
     fields: Mapping[str, Tensor | Array]
-
-
-def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Returns the names of the fields that a composed sample has of all its rows; it has others of its own.
-
-    Args:
-        shapes: shape of each field, without the batch's size.
-
-    Raises:
-        ValueError: if fields of masks of instances are incomplete.
-    """
-    most = shapes["boxes"][0] if "boxes" in shapes else 0
-    per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
-    return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box
 
 
 class Mosaic(DeclaredStep):

@@ -42,7 +42,7 @@ from mmload.augment.arguments import chance, integer
 from mmload.augment.given_samples import given_samples
 from mmload.batch import Batch, fields_of, make_batch, with_fields
 from mmload.lazy import lazy_property
-from mmload.records import PER_BOX, SEGMENTS, dtype_name
+from mmload.records import PER_BOX, SEGMENTS, dtype_name, segment_fields
 from mmload.render.level_operations import NONE
 from mmload.render.plan import Plan, Program
 from mmload.runtime.exact_math import exp
@@ -342,6 +342,20 @@ def following_fields(fields: Mapping[str, Any], unchanged: Sequence[str] = ()) -
         if name in _FOLLOWING and name not in unchanged and name not in arrays
         if value.layout == torch.strided and dtype_name(value.dtype) is not None
     }
+
+
+def box_fields(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns the names of the fields that a composed sample has of all its rows; it has others of its own.
+
+    Args:
+        shapes: shape of each field, without the batch's size.
+
+    Raises:
+        ValueError: if fields of masks of instances are incomplete.
+    """
+    most = shapes["boxes"][0] if "boxes" in shapes else 0
+    per_box = [name for name in PER_BOX if name in shapes and tuple(shapes[name][:1]) == (most,)]
+    return [name for name in ("boxes", "counts") if name in shapes] + segment_fields(shapes) + per_box
 
 
 def with_following(batch: Batch, fields: Fields, before: Fields) -> Batch:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from mmload.augment.collate import Collate, PreparedBatch, collates_of, has_per_sample
 from mmload.augment.given_samples import on_device
-from mmload.augment.mosaic import Tiles, box_fields
-from mmload.augment.step import Draws, batch_of_epoch, seeds_of
+from mmload.augment.mosaic import Tiles
+from mmload.augment.step import Draws, batch_of_epoch, box_fields, seeds_of
 from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.loader.order import RowSelection
