@@ -172,8 +172,7 @@ def save_subset(
     opened = open_to_change(dataset, by_number=not is_of_ids)
     _check_name(opened, name)
     chosen = only_split(opened, split)
-    numbers = _numbers(chosen, rows, is_of_ids)
-    of_subset = stored_rows(chosen).chosen(numbers)
+    of_subset = stored_rows(chosen).chosen(_numbers(chosen, rows, is_of_ids))
 
     def with_subset(paths: BuildPaths) -> dict[str, SplitRecord]:
         write, whole = partial(write_list, paths, name), chosen.record

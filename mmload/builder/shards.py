@@ -420,8 +420,9 @@ class ShardWriter:
         """
         with reported(self._folder):
             records = {name: file.seal() for name, file in self._files.items()}
-            files = {name: records[name] for name in files_of(self._fields)}
-            self._summary.record = ShardRecord(rows=self._rows, files=files)
+            self._summary.record = ShardRecord(
+                rows=self._rows, files={name: records[name] for name in files_of(self._fields)}
+            )
             write_atomically(self._folder / META_NAME, tensordict_meta(self._fields, self._summary.record))
             write_atomically(self._summary_file, msgspec.json.encode(self._summary))
         return self._summary

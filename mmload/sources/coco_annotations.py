@@ -402,8 +402,7 @@ def _lenient_record(kind: type[T], body: Mapping[str, Any]) -> T:
             each for each in (found if isinstance(found[0], list) else [found]) if each
         ]
         if polygons and "bbox" not in values:
-            around = _box_around(msgspec.convert(polygons, _Polygons, strict=False))
-            values |= {"bbox": around, _AROUND: True}
+            values |= {"bbox": _box_around(msgspec.convert(polygons, _Polygons, strict=False)), _AROUND: True}
     if "coco_url" in values:  # as LVIS has it
         values.setdefault("file_name", "/".join(str(values["coco_url"]).split("/")[-2:]))
     if "iscrowd" in values:

@@ -122,9 +122,9 @@ class LocalTree:
 
         A link to a folder above it is not followed; torchvision follows it until the path is too long.
         """
-        parents = map(self.place.joinpath, PurePath(folder).parents)
-        above = tuple(map(_identity, parents))  # a link to the root leads to other classes
         prefix = len(os.path.join(self.place, ""))
+        # A link to the root leads to other classes.
+        above = tuple(_identity(self.place / parent) for parent in PurePath(folder).parents)
         for parent, names in sorted(self._walk(os.path.join(self.place, folder), above)):
             below = os.path.join(parent, "")[prefix:].replace(os.sep, "/")
             for name in sorted(names):

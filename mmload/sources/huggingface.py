@@ -170,8 +170,7 @@ class HuggingFaceSplit(ValuesSplit):
         return _Row({name: values[0] for name, values in columns.items()}, self._pictures)
 
     def values(self, index: int, files: SampleFiles) -> dict[str, Any]:
-        row = cast(_Row, files.place).row
-        values = {field: value_at(row, column) for field, column in self.fields.items()}
+        values = {field: value_at(cast(_Row, files.place).row, column) for field, column in self.fields.items()}
         if "boxes" in values:
             values["boxes"] = _corners(values["boxes"], self._format)
         for mask in self._pictures[1:]:

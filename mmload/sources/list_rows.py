@@ -187,6 +187,9 @@ def _got(value: object) -> str:
     return "empty" if value in (None, "") else f"{value!r:.60}"
 
 
+_ID_LIST = '{"partition": {"train": [id, ...]}, "labels": {id: label}}'
+
+
 class _IdList(msgspec.Struct):
     partition: dict[str, Any]
     labels: dict[str, Any]
@@ -194,11 +197,10 @@ class _IdList(msgspec.Struct):
 
 def _ids(file: TextIO, path: str, *_: object) -> Iterator[ListRow]:
     body = _json(file.read(), path)
-    form = '{"partition": {"train": [id, ...]}, "labels": {id: label}}'
-    with naming(f"{path} is not an ID list, {form}: ", to=SourceError):
+    with naming(f"{path} is not an ID list, {_ID_LIST}: ", to=SourceError):
         found = msgspec.convert(body, _IdList)
     for split, ids in found.partition.items():
-        with naming(f"{path}: the ids of {split!r:.60} are no list of texts and integers: ", to=SourceError):
+        with naming(f"{path} is not an ID list, {_ID_LIST}: {split!r:.60}: ", to=SourceError):
             samples = msgspec.convert(ids, list[str | int])
         for sample in samples:
             where = f"{path}, id {sample!r:.60} of {split!r}"

@@ -93,7 +93,7 @@ READ: dict[str, dict[str, Any]] = {
     "keypoints of two numbers": {
         "tree": pets(("0 0.5 0.5 0.5 0.5 0.25 0.5 0 0 0.5 0.75",), more="kpt_shape: [3, 2]\n"),
         "rows": {"train": [{"keypoints": [[[10, 10, 2], [0, 0, 0], [20, 15, 2]]]}]},
-        "notes": ["nor a flip_idx, which data.yaml may have"],
+        "notes": ["in flip_idx of data.yaml which ones change places"],
     },
     "keypoints without sides": {
         "tree": pets(("0 0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5",), more="kpt_shape: [2, 2]\nkpt_names: {0: [seat, back]}\n"),
