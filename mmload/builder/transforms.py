@@ -25,8 +25,9 @@ from mmload.store.variable_rows import MAX_PIXELS
 if TYPE_CHECKING:
     from mmload.render.motion import Motion, Move
 
-_MILD = 2.0
-"""Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same."""
+_MILD, _SMALL = 2.0, 1 << 21
+"""Shrinking by a larger factor is faster in torch's kernel, else in the compiled one; the bits are the same. Of an
+image with fewer pixels it is up to 4% of decoding, for which torch, which takes 2 s, is not imported."""
 _MOST = 65_535  # upper bound on the pixels of a side, as in a JPEG
 
 Array = npt.NDArray[Any]
@@ -135,7 +136,7 @@ def _framed_image(images: Array, framing: Framing, out: Pixels | None) -> Array:
     part = window if is_inside(window, size) else (0, 0, *size)
     # torch returns wrong pixels for a width of 1 (2.11 and 2.15)
     is_mild = (height <= _MILD * size[0] and width <= _MILD * size[1]) or size[1] == 1
-    if is_mild and images.dtype == np.uint8:
+    if (is_mild or height * width < _SMALL) and images.dtype == np.uint8:
         resized = _resize_part(images, framing, part, out)
         return resized if part == window else cut(resized, window, framing.fill)
     return cut(_interpolated(images, size, framing.interpolation), window, framing.fill)

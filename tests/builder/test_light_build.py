@@ -74,7 +74,9 @@ def test_source_says_of_boxes_what_its_samples_have(
         assert split.has_boxes() is ("boxes" in split.read(0).fields)
 
 
-def test_build_and_update_of_photographs_import_torch_only_to_shrink_much_and_no_torchvision(tmp_path: Path) -> None:
+def test_build_and_update_of_photographs_import_torch_only_to_shrink_large_ones_and_no_torchvision(
+    tmp_path: Path,
+) -> None:
     for name, size in (("large", 200), ("small", 40)):
         (tmp_path / "photos" / name).mkdir(parents=True)
         Image.fromarray(np.zeros((size, size, 3), np.uint8)).save(tmp_path / "photos" / name / "it.png")
@@ -83,6 +85,8 @@ def test_build_and_update_of_photographs_import_torch_only_to_shrink_much_and_no
     assert "torch" not in half[-1]
     Image.fromarray(np.zeros((50, 50, 3), np.uint8)).save(tmp_path / "photos" / "small" / "new.png")
     assert "torch" not in run([["update", "half"]], tmp_path)[-1]
+    assert "torch" not in run([["build", "imagefolder", "photos", "less", "--size", "32"]], tmp_path)[-1]
+    Image.fromarray(np.zeros((1500, 1500, 3), np.uint8)).save(tmp_path / "photos" / "large" / "it.png")
     shown = run([["build", "imagefolder", "photos", "out", "--size", "32"]], tmp_path)
     assert shown[0].startswith("built out: 3 images")
     assert "torchvision" not in shown[-1]

@@ -239,7 +239,9 @@ def test_images_of_other_dtypes_as_a_dataset_may_have_them_are_resized_too(dtype
 
 
 @pytest.mark.parametrize("kind", INTERPOLATIONS)
-@pytest.mark.parametrize("size", [(3000, 4000), (512, 900), (513, 300), (500, 375), (256, 256), (64, 4321), (17, 30)])
+@pytest.mark.parametrize(
+    "size", [(3000, 4000), (900, 1200), (512, 900), (513, 300), (500, 375), (256, 256), (64, 4321), (17, 30)]
+)
 def test_images_of_any_size_are_resized_as_torchvision_resizes_them(size: tuple[int, int], kind: str) -> None:
     images = torch.randint(0, 256, (*size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     sample = Sample("it", {"images": images.permute(2, 0, 1).numpy()})
