@@ -443,9 +443,13 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def array_of(values: FieldValue) -> npt.NDArray[Any]:
-    """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16; copies an array that no kernel takes."""
+    """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16.
+
+    An array that no kernel takes is copied: one that cannot be written, or with gaps or a reversed order of its values.
+    """
     if isinstance(values, np.ndarray | np.generic):
         array = np.asarray(values)
+        array = array.view(np.uint16) if array.dtype.name == "bfloat16" else array  # of another package
         is_taken = array.flags.writeable and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
         return array if is_taken else array.copy()
     import torch

@@ -412,7 +412,7 @@ def reason_of_tier(tier: str, split: AnySplit, device: torch.device) -> str:
     """Returns why ``tier="auto"`` chose a tier, as a sentence."""
     size = bytes_text(_stored_bytes(split))
     if tier == "device":
-        return f"device: {size} of images, which took at most half of the memory that was free on {device}"
+        return f"device: {size} of images, at most {MEMORY_SHARE:.0%} of the memory that was free on {device}"
     return f"disk: {size} of images, mapped"
 
 

@@ -208,7 +208,7 @@ class ImageFolderSource:
         findings.add("images beside the class folders are left out", *beside)
         findings.add("classes without images", *empty)
         hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]  # torchvision accepts them
-        findings.add("classes that are named as folders that programs make, and may be none", *hidden)
+        findings.add("classes that have names of folders that programs make; check that they are classes", *hidden)
         notes = findings.notes()
         if len(classes) == 1 and self._tree.names(posixpath.join(split, classes[0])):
             notes += (
