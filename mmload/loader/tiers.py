@@ -28,8 +28,8 @@ from mmload.render.kernel_arguments import (
     PLANES,
     UNREADABLE,
     Arrival,
-    ImageLines,
 )
+from mmload.render.rendering import ImageLines
 from mmload.runtime.host_memory import scratch, zeros
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library

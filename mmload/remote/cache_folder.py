@@ -36,7 +36,7 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, RemoteMissingError, StoreError, UsageError
 from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan, file_checksum
 from mmload.remote.object_store import Objects
-from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_at, write_atomically
+from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_atomically
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
 
@@ -197,8 +197,8 @@ class CacheFolder:
 
     def _count(self, size: int) -> None:
         """Writes the count; the caller holds the lock."""
-        with open(self._mark, "r+b", buffering=0, opener=open_regular) as file:
-            write_at(file.fileno(), memoryview(_TEXT + f"{max(0, size):020d}".encode()), 0)
+        with open(self._mark, "r+b", opener=open_regular) as file:
+            file.write(_TEXT + f"{max(0, size):020d}".encode())
 
 
 def _chunk_paths(cache: Path) -> Iterator[tuple[str, list[str]]]:

@@ -108,7 +108,7 @@ class LocalTree:
 
     def __init__(self, place: str | Path, allow_outside: bool, root: str | Path | None = None) -> None:
         self.place, self.root, self._allow_outside = Path(place), Path(place if root is None else root), allow_outside
-        self._folder = os.fspath(self.place)
+        self._folder, self._real = os.fspath(self.place), os.path.realpath(self.root)
         self._checked: set[str] = set()
         self._findings = Findings()
 
@@ -231,10 +231,6 @@ class LocalTree:
         if folder not in self._checked:
             self.check(folder)
             self._checked.add(folder)
-
-    @lazy_property
-    def _real(self) -> str:
-        return os.path.realpath(self.root)
 
 
 def _identity(path: str | Path) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from mmload.errors import DamagedError, MmloadError
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import parts_fault
 from mmload.records import PADDING, SEGMENTS, VARIABLE, FieldSpec
-from mmload.runtime.host_memory import sections_of, zeros
+from mmload.runtime.host_memory import zeros
 from mmload.runtime.kernels import External, numba_compiled
 from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, row_map
 from mmload.store.manifest import (
@@ -32,7 +32,7 @@ from mmload.store.manifest import (
     file_name,
     parts_of,
 )
-from mmload.store.row_numbers import Numbers, row_blocks
+from mmload.store.row_numbers import Numbers, row_blocks, sections_of
 from mmload.store.row_sources import Samples
 from mmload.store.variable_rows import RAW, Index, Pixels, VariableRows, encoding_of, fault_of
 
