@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -121,8 +122,8 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def of_rows(origins: Sequence[SampleOrigin], targets: Iterable[int]) -> Statistics:
         """Returns the statistics of rows with these origins and classes."""
         losses = Counter[str]()
-        for origin in origins:
-            losses.update(origin.losses)
+        for found in filter(None, map(attrgetter("losses"), origins)):
+            losses.update(found)
         return Statistics(
             sums=_added(*(origin.sums for origin in origins)),
             squares=_added(*(origin.squares for origin in origins)),

@@ -204,8 +204,10 @@ class ImageFolderSource:
                 f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
                 "set allow_empty to keep classes without images"
             )
-        beside = filter(is_image_name, self._tree.names(split, of_files=True))
-        findings.add("images beside the class folders are left out", *beside)
+        findings.add(
+            "images beside the class folders are left out",
+            *filter(is_image_name, self._tree.names(split, of_files=True)),
+        )
         findings.add("classes without images", *empty)
         hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]  # torchvision accepts them
         findings.add("classes that have names of folders that programs make; check that they are classes", *hidden)
