@@ -47,9 +47,8 @@ from mmload.augment.tile_geometry import TileRows
 from mmload.batch import Batch, fields_of
 from mmload.errors import shown
 from mmload.records import SEGMENT_FIELDS, segment_fields
-from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import DoesNotFit, Plan
-from mmload.render.rendering import Rendering
+from mmload.render.rendering import ImageLines, Rendering
 from mmload.runtime.host_memory import MemoryPool
 from mmload.runtime.random_words import Numbers
 

@@ -45,7 +45,6 @@ from mmload.lazy import lazy_property
 from mmload.records import PER_BOX, SEGMENTS, dtype_name, segment_fields
 from mmload.render.level_operations import NONE
 from mmload.render.plan import Plan, Program
-from mmload.runtime.exact_math import exp
 from mmload.runtime.kernels import filled, numba_compiled
 from mmload.runtime.random_words import (
     GOLDEN,
@@ -552,14 +551,25 @@ _TRIES = 12
 def beta(draws: Draws, alpha: float) -> Doubles:
     """Draws once per sample, float64 [B]: Beta(alpha, alpha), as the share of one of two gamma draws, by logarithms."""
     logarithm = _log_gamma(draws, alpha) - _log_gamma(draws, alpha)
-    share: Doubles = 1.0 / (1.0 + exp(-logarithm))
+    share: Doubles = 1.0 / (1.0 + _exp(-logarithm))
     return share
+
+
+def _exp(values: Doubles) -> Doubles:
+    """Returns exponentials whose bits do not depend on the processor, as those of NumPy's and torch's do."""
+    return filled(_write_exp, values.size, np.float64, values.reshape(-1)).reshape(values.shape)
+
+
+@numba_compiled("float64[::1], float64[::1]", nogil=False)
+def _write_exp(values: Doubles, out: Doubles) -> None:
+    for k in range(len(out)):
+        out[k] = math.exp(values[k])
 
 
 def dirichlet(draws: Draws, alpha: float, count: int) -> Doubles:
     """Draws ``count`` shares per sample, float64 [B, count]: Dirichlet, all parameters alpha; they sum to 1."""
     logarithms = np.stack([_log_gamma(draws, alpha) for _ in range(count)], 1)
-    shares = exp(logarithms - logarithms.max(1, keepdims=True))
+    shares = _exp(logarithms - logarithms.max(1, keepdims=True))
     sums: Doubles = shares / shares.sum(1, keepdims=True)
     return sums
 

@@ -29,7 +29,7 @@ from mmload.augment.arguments import (
 from mmload.augment.step import ANY_CHANNELS, Doubles, Draws, Flags, LevelStep, whole_numbers
 from mmload.render import level_operations as levels
 from mmload.render.plan import Plan, Program, check_fill
-from mmload.runtime.exact_math import cos, sin, solve, tan
+from mmload.runtime.kernels import called, filled, numba_compiled
 
 _MOST_PIXELS = 2**31 - 1
 """Upper bound on the pixels of an image with a frame of one pixel: a warp counts them in 32 bits."""
@@ -262,18 +262,25 @@ def affine_matrix(
     Returns:
         float64 [B, 6], rows of a 2 x 3 matrix.
     """
-    rotation, shear_x, shear_y = (value * (math.pi / 180) for value in (angle, *shear))
-    cos_y, tan_x, turned = cos(shear_y), tan(shear_x), rotation - shear_y
-    a = cos(turned) / cos_y
-    b = -(a * tan_x + sin(rotation))
-    c = sin(turned) / cos_y
-    d = cos(rotation) - c * tan_x
-    x, y = center
-    moved_x, moved_y = x + translate[0], y + translate[1]
-    rows = []
-    for first, second, middle in ((d / scale, -b / scale, x), (-c / scale, a / scale, y)):
-        rows += [first, second, middle - first * moved_x - second * moved_y]
-    return np.stack(rows, 1)
+    drawn = np.stack((angle, *translate, scale, *shear), 1)
+    return filled(_write_affine, (len(drawn), 6), np.float64, drawn, *center)
+
+
+# Sines and linear systems are compiled, as the bits of NumPy's and torch's depend on the processor.
+
+
+@numba_compiled("float64[:, ::1], float64, float64, float64[:, ::1]", nogil=False)
+def _write_affine(drawn: Doubles, x: float, y: float, out: Doubles) -> None:
+    unit = math.pi / 180
+    for k in range(len(out)):
+        rotation, shear_x, shear_y = drawn[k, 0] * unit, drawn[k, 4] * unit, drawn[k, 5] * unit
+        moved_x, moved_y, scale = x + drawn[k, 1], y + drawn[k, 2], drawn[k, 3]
+        cos_y, tan_x, turned = math.cos(shear_y), math.tan(shear_x), rotation - shear_y
+        a, c = math.cos(turned) / cos_y, math.sin(turned) / cos_y
+        b, d = -(a * tan_x + math.sin(rotation)), math.cos(rotation) - c * tan_x
+        a, b, c, d = d / scale, -b / scale, -c / scale, a / scale
+        out[k, 0], out[k, 1], out[k, 2] = a, b, x - a * moved_x - b * moved_y
+        out[k, 3], out[k, 4], out[k, 5] = c, d, y - c * moved_x - d * moved_y
 
 
 def perspective_coefficients(start: Doubles, end: Doubles) -> Doubles:
@@ -291,4 +298,41 @@ def perspective_coefficients(start: Doubles, end: Doubles) -> Doubles:
     systems[:, 4:, 3], systems[:, 4:, 4], systems[:, 4:, 5] = x, y, 1.0
     systems[:, :4, 6], systems[:, :4, 7] = -u * x, -u * y
     systems[:, 4:, 6], systems[:, 4:, 7] = -v * x, -v * y
-    return solve(systems, np.broadcast_to(np.concatenate((u, v)), (len(end), 8)))
+    solved = np.tile(np.concatenate((u, v)), (len(end), 1))
+    _eliminate(systems, solved)
+    return solved
+
+
+@numba_compiled("float64[:, :, ::1], float64[:, ::1]", nogil=False)
+def _eliminate(systems: Doubles, solved: Doubles) -> None:
+    """Replaces the right-hand sides by the solutions; destroys systems."""
+    for k in range(len(systems)):
+        _eliminate_one(systems[k], solved[k])
+
+
+@called
+def _eliminate_one(system: Doubles, solved: Doubles) -> None:
+    """Replaces a right-hand side by the solution: Gaussian elimination with partial pivoting."""
+    size = len(system)
+    for column in range(size):
+        pivot = column
+        for row in range(column + 1, size):
+            if abs(system[row, column]) > abs(system[pivot, column]):
+                pivot = row
+        for place in range(column, size):
+            kept = system[column, place]
+            system[column, place] = system[pivot, place]
+            system[pivot, place] = kept
+        kept = solved[column]
+        solved[column] = solved[pivot]
+        solved[pivot] = kept
+        for row in range(column + 1, size):
+            factor = system[row, column] / system[column, column]
+            for place in range(column, size):
+                system[row, place] -= factor * system[column, place]
+            solved[row] -= factor * solved[column]
+    for column in range(size - 1, -1, -1):
+        total = solved[column]
+        for place in range(column + 1, size):
+            total -= system[column, place] * solved[place]
+        solved[column] = total / system[column, column]

@@ -427,7 +427,7 @@ def _build_in_processes(
         for _ in range(processes):
             worker, pipe = start_process(_work, threads, daemon=True)
             workers[pipe] = worker
-        for pipe, worker in workers.items():  # after all were started: each reads it only after importing torch
+        for pipe, worker in workers.items():  # after all were started: each reads it only after its imports
             with _reported_death(worker):
                 pipe.send_bytes(shared)
         busy = list(workers)

@@ -7,7 +7,6 @@ what stands at the destination, is the business of :mod:`mmload.builder.staging`
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions
+from mmload.builder.previous_version import NewSplit, Previous, UpdateOptions, fingerprint
 from mmload.builder.recipe import BuildRecipe, OnError, VariableLayout
 from mmload.builder.shard_job import (
     ChunkAssembly,
@@ -161,7 +160,7 @@ class NewDataset:
         self.replaces: str | None = None
 
     def compare(
-        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit]
+        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit], source: str
     ) -> tuple[dict[str, SourceSplit], dict[str, Any]]:
         """Returns the samples to build, which are all, and what the plan says of a previous version: nothing."""
         self.splits = {name: WholeSplit(name, split) for name, split in splits.items()}
@@ -249,7 +248,7 @@ class PlannedBuild:
         for name, ids in gone.items():
             found = f"{counted(len(ids), 'excluded sample')} of split {name}, such as {ids[0]!r:.80}"
             self._note(f"no longer in the source: {found}; what is excluded stays excluded if it comes back")
-        self.splits, compared = self.previous.compare(recipe, self.splits)
+        self.splits, compared = self.previous.compare(recipe, self.splits, self.plan["fingerprint"])
         self.plan |= compared
 
     def run(
@@ -577,27 +576,15 @@ def some_sizes(splits: Mapping[str, SourceSplit]) -> dict[str, tuple[int, int] |
             split.fetch_ahead(samples)
         for index in samples:
             with suppress(SampleError):  # its shard reports it
-                size = split.image_size(index) if isinstance(split, KnowsSizes) else _read_size(split, index)
-                sizes[split.id(index)] = size
+                sizes[split.id(index)] = (
+                    split.image_size(index) if isinstance(split, KnowsSizes) else _read_size(split, index)
+                )
     return sizes
 
 
 def _read_size(split: SourceSplit, index: int) -> tuple[int, int] | None:
     sample = split.read(index)
-    is_image = "images" in sample.fields and dtype_name(sample.fields["images"].dtype) == "uint8"
-    return sample.size if is_image else None
-
-
-def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
-    """SHA-256 over what describes each split, and every sample's id and revision, in order."""
-    digest = hashlib.sha256()
-    for name, split in splits.items():
-        objects = objects_of(split)
-        described = "" if objects is None else f"\0{objects!r}"
-        digest.update(f"{name}\0{len(split)}\0{split.classes!r}{described}\n".encode("utf-8", "surrogatepass"))
-        for index in range(len(split)):
-            digest.update(f"{split.id(index)}\0{split.revision(index)}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+    return sample.size if "images" in sample.fields and dtype_name(sample.fields["images"].dtype) == "uint8" else None
 
 
 def _most_skipped(most: int | str, samples: int, skip: bool) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,6 +98,26 @@ class UpdateOptions:
 
 
 # What a source says of its splits.
+
+
+def fingerprint(splits: Mapping[str, SourceSplit]) -> str:
+    """SHA-256 over what describes each split, and every sample's id and revision, in order."""
+    digest = hashlib.sha256()
+    for name, split in splits.items():
+        objects = objects_of(split)
+        described = "" if objects is None else f"\0{objects!r}"
+        digest.update(f"{name}\0{len(split)}\0{split.classes!r}{described}\n".encode("utf-8", "surrogatepass"))
+        for index in range(len(split)):
+            digest.update(f"{split.id(index)}\0{split.revision(index)}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _is_settled(revision: str, listed: int) -> bool:
+    """Returns whether a sample's files were older than the resolution of times when the source was ``listed``.
+
+    A file that was new then may have been written once more, unseen.
+    """
+    return max(map(int, _TIME.findall(revision)), default=0) < listed - RECENT_NS
 
 
 def _keep_meaning(record: SplitRecord, split: SourceSplit) -> bool:
@@ -209,7 +230,7 @@ class VersionRows:
         )
 
 
-def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
+def stored_rows(split: Split) -> VersionRows:
     """Returns the rows of a split of a dataset, with their lists.
 
     Raises:
@@ -219,15 +240,8 @@ def stored_rows(split: Split, *, with_classes: bool = True) -> VersionRows:
     numbers, record = np.arange(len(split)), split.record
     samples = list_content(split, SAMPLES_NAME).splitlines(keepends=True)
     lines = [] if record.origins is None else list_content(split, ORIGINS_NAME).splitlines()
-    targets = classes_of(split) if with_classes else np.empty(0, np.int64)
+    targets = split.reader.values("targets", numbers) if has_classes(record.fields) else np.empty(0, np.int64)
     return VersionRows.of_lines(samples, parsed_lines(lines, SampleOrigin), split.files.shard_rows(numbers), targets)
-
-
-def classes_of(split: Split) -> Numbers:
-    """Reads the class of each row, int64 [rows]; [0] if they have none."""
-    if not has_classes(split.record.fields):
-        return np.empty(0, np.int64)
-    return split.reader.values("targets", np.arange(len(split)))
 
 
 def stored_fields(split: Split, rows: Numbers) -> dict[str, npt.NDArray[Any] | VariableRows]:
@@ -240,9 +254,9 @@ def stored_fields(split: Split, rows: Numbers) -> dict[str, npt.NDArray[Any] | V
 
 def listing_time(split: Split) -> int | None:
     """Returns when the source of a split was listed, in nanoseconds: the time of its origins; None if it has none."""
-    if split.record.origins is None:
-        return None
-    return (split.path / split.name / split.record.list_name(ORIGINS_NAME)).stat().st_mtime_ns
+    with suppress(OSError):  # which whoever reads them reports
+        return (split.path / split.name / split.record.list_name(ORIGINS_NAME)).stat().st_mtime_ns
+    return None
 
 
 def list_content(split: Split, name: str) -> bytes:
@@ -351,7 +365,7 @@ class SplitUpdate:
 
     def _compare(self, old: Split, checksum: bool) -> None:
         """Finds the rows of the samples, and those that are still right; notes new times of their files."""
-        self._stored = stored_rows(old, with_classes=False)
+        self._stored = stored_rows(old)
         self.added = {field: spec for field, spec in old.record.fields.items() if spec.version}
         rows_of: defaultdict[str, list[int]] = defaultdict(list)
         ids, origins, listed = self._stored.ids, self._stored.origins, listing_time(old) or 0
@@ -420,8 +434,7 @@ class SplitUpdate:
         """Returns the rows of all old and new shards, which of them each sample has (-1: none), and these shards."""
         before, shards = _NO_ROWS, list[ShardRecord]()
         if (old := self.kept_split) is not None:
-            before = replace(self._stored, targets=classes_of(old))
-            shards = list(old.record.placed_shards)
+            before, shards = self._stored, list(old.record.placed_shards)
         samples, rows = self._built_rows(built, paths, first=sum(record.rows for record in shards))
         places = np.where(self.kept, self.rows, -1)
         places[samples] = np.arange(len(before.samples), len(before.samples) + len(samples))
@@ -470,9 +483,8 @@ _WITHOUT = " without a value of "  # in each warning of :func:`_missing_values`
 
 def _missing_values(fields: Mapping[str, FieldSpec], rows: int, version: int) -> list[str]:
     """Returns a warning for each added field of which new rows of a version have no values yet."""
-    new = counted(rows, "new row")
     return [
-        f"{new} of version {version}{_WITHOUT}{name} ({fill_value(spec):g}); add this field again"
+        f"{counted(rows, 'new row')} of version {version}{_WITHOUT}{name} ({fill_value(spec):g}); add this field again"
         for name, spec in fields.items()
         if spec.version and rows
     ]
@@ -492,10 +504,9 @@ def origin_now(
     """
     revision = split.revision(index)
     is_same = revision == stored.revision
-    # A file that was new when it was listed may have been written once more, unseen.
-    if is_same and not checksum and max(map(int, _TIME.findall(revision)), default=0) < listed - RECENT_NS:
+    if is_same and not checksum and _is_settled(revision, listed):
         return stored
-    if not is_same and _TIME.sub("", revision) != _TIME.sub("", stored.revision):
+    if _TIME.sub("", revision) != _TIME.sub("", stored.revision):
         return None
     if not stored.checksum or not isinstance(split, HasChecksums):
         return stored if is_same else None
@@ -514,7 +525,8 @@ class Previous:
         on_misfit: what the error of a sample that is unlike the other rows says in addition.
         replaces: None, as it stays.
         shuffle_seed: None, as new shards have samples in order, and rows an order of their own.
-        splits: the splits of the source, compared with it; set by :meth:`compare`.
+        splits: the splits of the source, compared with it; set by :meth:`compare`, unless nothing has changed.
+        counts: int64 [3], numbers of new and changed samples, and of rows whose samples are gone, of all splits.
 
     Raises:
         StoreError: if there is no dataset at the destination.
@@ -531,12 +543,14 @@ class Previous:
         self.excluded: Excluded = {
             name: self.manifest.excluded(name) for name in (table if isinstance(table, dict) else ())
         }
-        self.splits: dict[str, SplitUpdate] = {}
+        self.splits, self.counts = dict[str, SplitUpdate](), np.zeros(3, np.int64)
 
     def compare(
-        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit]
+        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit], source: str
     ) -> tuple[dict[str, SourceSplit], dict[str, Any]]:
         """Compares the splits of a source with the dataset; returns the samples to build, and what the plan says of it.
+
+        Splits of the same fingerprint, ``source``, are only compared where that does not say that nothing has changed.
 
         Raises:
             BuildError: if the dataset is of another recipe, or of a source that cannot tell which samples have changed,
@@ -550,20 +564,37 @@ class Previous:
             )
         for name, split in splits.items():
             self._check_comparable(recipe.kind, name, split)
-        self.splits = {
-            name: SplitUpdate(name, split, self._dataset, self._options, recipe.shuffle_seed)
-            for name, split in splits.items()
-        }
+        if not self._is_same(splits, source):
+            self.splits = {
+                name: SplitUpdate(name, split, self._dataset, self._options, recipe.shuffle_seed)
+                for name, split in splits.items()
+            }
+            self.counts = sum((split.counts() for split in self.splits.values()), self.gone_rows)
         samples = hashlib.sha256(b"".join(split.built.tobytes() for split in self.splits.values())).hexdigest()
-        plan = {
+        built = {name: only(split.listed, split.built) for name, split in self.splits.items() if len(split.built)}
+        return built, {
             UPDATES: self.manifest.contents,
             "append": self._options.append,
             "checksum": self._options.checksum,
             "samples": samples,
             "folders": self._next_folders(),
         }
-        built = {name: only(split.listed, split.built) for name, split in self.splits.items() if len(split.built)}
-        return built, plan
+
+    def _is_same(self, splits: Mapping[str, SourceSplit], source: str) -> bool:
+        """Returns whether the fingerprint alone, which has all ids and revisions, says that nothing has changed.
+
+        It says nothing of the content of files, and samples that were left out may be readable now.
+        """
+        before = self._dataset.built_splits.values()
+        if (
+            source != self.manifest.fingerprint
+            or self._options.checksum
+            or any(split.record.skipped_count for split in before)
+        ):
+            return False
+        listed = min(listing_time(split) or 0 for split in before)
+        revisions = chain.from_iterable(map(split.revision, range(len(split))) for split in splits.values())
+        return all(_is_settled(revision, listed) for revision in revisions)
 
     def _check_comparable(self, kind: str, name: str, split: SourceSplit) -> None:
         record = self.manifest.splits.get(name)
@@ -595,13 +626,8 @@ class Previous:
     @property
     def gone_rows(self) -> Numbers:
         """What splits that the source no longer has add to :meth:`SplitUpdate.counts`."""
-        gone = sum(record.rows for name, record in self.manifest.built_splits.items() if name not in self.splits)
-        return np.array([0, 0, gone])
-
-    @property
-    def counts(self) -> Numbers:
-        """Numbers of new and changed samples, and of rows whose samples are gone, of all splits, int64 [3]."""
-        return sum((split.counts() for split in self.splits.values()), self.gone_rows)
+        records = self.manifest.built_splits.items()
+        return np.array([0, 0, sum(record.rows for name, record in records if name not in self.splits)])
 
     def up_to_date_manifest(self, plan: Mapping[str, Any], *, overwrite: bool = False, skip: bool) -> Manifest | None:
         """Returns the manifest at the destination if nothing has changed, or another part has committed; else None."""

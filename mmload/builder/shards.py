@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -121,8 +122,8 @@ class Statistics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def of_rows(origins: Sequence[SampleOrigin], targets: Iterable[int]) -> Statistics:
         """Returns the statistics of rows with these origins and classes."""
         losses = Counter[str]()
-        for origin in origins:
-            losses.update(origin.losses)
+        for found in filter(None, map(attrgetter("losses"), origins)):
+            losses.update(found)
         return Statistics(
             sums=_added(*(origin.sums for origin in origins)),
             squares=_added(*(origin.squares for origin in origins)),
@@ -443,9 +444,13 @@ def json_lines(items: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def array_of(values: FieldValue) -> npt.NDArray[Any]:
-    """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16; copies an array that no kernel takes."""
+    """Views a tensor as an array, of bfloat16, which NumPy lacks, as uint16.
+
+    An array that no kernel takes is copied: one that cannot be written, or with gaps or a reversed order of its values.
+    """
     if isinstance(values, np.ndarray | np.generic):
         array = np.asarray(values)
+        array = array.view(np.uint16) if array.dtype.name == "bfloat16" else array  # of another package
         is_taken = array.flags.writeable and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
         return array if is_taken else array.copy()
     import torch

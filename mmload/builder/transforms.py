@@ -155,8 +155,7 @@ def _resize_part(images: Array, framing: Framing, part: Window, out: Pixels | No
 def _interpolated(images: Array, size: Size, interpolation: str) -> Array:
     """Resizes [C, H, W] by the call of torch that torchvision's resize makes; to import torchvision takes 2 s.
 
-    The interpolation may also be "nearest". The stride of the batch tells torch that colors are interleaved, where they
-    are: it then copies none.
+    The stride of the batch tells torch that colors are interleaved, where they are: it then copies none.
     """
     import torch
     from torch.nn.functional import interpolate
@@ -164,14 +163,21 @@ def _interpolated(images: Array, size: Size, interpolation: str) -> Array:
     is_taken = images.dtype in (np.uint8, np.float32, np.float64)
     batch = torch.from_numpy(images if is_taken else images.astype(np.float32))
     batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
-    how = {} if interpolation == "nearest" else {"align_corners": False, "antialias": True}
-    resized: Array = interpolate(batch, list(size), mode=interpolation, **how)[0].numpy()
+    made = interpolate(batch, list(size), mode=interpolation, align_corners=False, antialias=True)
+    resized: Array = made[0].numpy()
     return (resized if is_taken or images.dtype.kind == "f" else resized.round()).astype(images.dtype, copy=False)
 
 
 def _framed_mask(mask: Array, framing: Framing, fill: int) -> Array:
-    """Resizes [H, W] by the nearest pixel and returns the window."""
-    return cut(_interpolated(mask[None], framing.size, "nearest")[0], framing.pixels, fill)
+    """Resizes [H, W] by the nearest pixel, as torch and torchvision do, and returns the window."""
+    rows, cols = map(_nearest, mask.shape, framing.size)
+    return cut(mask[rows][:, cols], framing.pixels, fill)
+
+
+def _nearest(have: int, size: int) -> npt.NDArray[np.int64]:
+    """Returns the position that each pixel of a resized line is taken from, in float32 as torch finds it: int64 [n]."""
+    step = np.float32(have) / np.float32(size)
+    return np.minimum((np.arange(size, dtype=np.float32) * step).astype(np.int64), have - 1)
 
 
 # Boxes, points and the masks of objects.

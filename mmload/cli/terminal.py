@@ -21,6 +21,7 @@ import errno
 import io
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -109,12 +110,10 @@ def show(*lines: str) -> None:
 
 def _message(error: Exception) -> str:
     """Formats an error as the line that ends the program."""
-    from mmload.runtime.resources import address_limit
-
     if isinstance(error, MmloadError):
         return str(error)
-    limit = address_limit()
-    if limit is not None and (isinstance(error, MemoryError | ImportError) or _LIBRARY in str(error)):
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and (isinstance(error, MemoryError | ImportError) or _LIBRARY in str(error)):
         text = one_line(f"{type(error).__name__}: {error}".split(". ")[0])
         return f"{text}; the limit of address space is {bytes_text(limit)}: raise it (ulimit -v)"
     if isinstance(error, MemoryError):

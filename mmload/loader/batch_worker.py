@@ -30,8 +30,8 @@ from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
-from mmload.render.kernel_arguments import NEEDED, ImageLines, Places
-from mmload.render.rendering import KERNEL_DTYPES
+from mmload.render.kernel_arguments import NEEDED, Places
+from mmload.render.rendering import KERNEL_DTYPES, ImageLines
 from mmload.render.torch_sampling import OwnMasks
 from mmload.runtime.host_memory import MemoryPool, copied
 from mmload.runtime.kernels import RecordArray, numba_compiled

@@ -28,8 +28,8 @@ from mmload.render.kernel_arguments import (
     PLANES,
     UNREADABLE,
     Arrival,
-    ImageLines,
 )
+from mmload.render.rendering import ImageLines
 from mmload.runtime.host_memory import copied, scratch, zeros
 from mmload.runtime.kernels import RecordArray, numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
@@ -427,7 +427,7 @@ def reason_of_tier(tier: str, split: AnySplit, device: torch.device) -> str:
     """Returns why ``tier="auto"`` chose a tier, as a sentence."""
     size = bytes_text(_stored_bytes(split))
     if tier == "device":
-        return f"device: {size} of images, which took at most half of the memory that was free on {device}"
+        return f"device: {size} of images, at most {MEMORY_SHARE:.0%} of the memory that was free on {device}"
     return f"disk: {size} of images, mapped"
 
 

@@ -25,6 +25,7 @@ import re
 import threading
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,7 +36,7 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, RemoteMissingError, StoreError, UsageError
 from mmload.remote.chunks import SUFFIX, Chunks, ChunkSpan, file_checksum
 from mmload.remote.object_store import Objects
-from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_at, write_atomically
+from mmload.runtime.files import file_lock, lock, open_lock, open_regular, write_atomically
 from mmload.store.checksum import crc32
 from mmload.store.manifest import Manifest
 
@@ -62,7 +63,8 @@ class CacheFolder:
         objects: the dataset at its URL.
         lists: folder of the dataset's lists, indexes and checksums.
         chunks: folder of its chunks, which later versions of the dataset share.
-        epochs: folder of the chunks of a shard's file -> when the last epoch of the field that has ended began.
+        epochs: folder of the chunks of a shard's file -> for each split of this process that has them, when the last
+            epoch that has ended began. A subset has the folders of its split.
         close: ends the use of the dataset, as collecting this does; nothing may read afterwards.
 
     Raises:
@@ -75,7 +77,7 @@ class CacheFolder:
         root = path / first.contents[:32]
         self.path, self.objects, self.lists, self.chunks = path, objects, path / manifest.contents[:32], root / CHUNKS
         self._limit, self._mark = math.inf if limit is None else limit, path / NAME
-        self.epochs: dict[str, float] = {}
+        self.epochs: dict[str, dict[str, float]] = defaultdict(dict)
         with self.errors():
             path.mkdir(parents=True, exist_ok=True)
             is_strange = any(name != NAME for name in os.listdir(path))
@@ -166,7 +168,8 @@ class CacheFolder:
                     status = os.lstat(path)
                     if path.endswith(".chunk"):
                         total += status.st_size
-                        is_unused = is_closed or status.st_mtime < self.epochs.get(os.path.dirname(path), 0.0)
+                        ended = self.epochs.get(os.path.dirname(path), {}).values()
+                        is_unused = is_closed or status.st_mtime < min(ended, default=0.0)
                         unused += [(status.st_mtime, path)] if is_unused else []
                     elif is_closed or status.st_mtime < now - _LEFT_S:
                         os.unlink(path)
@@ -194,8 +197,8 @@ class CacheFolder:
 
     def _count(self, size: int) -> None:
         """Writes the count; the caller holds the lock."""
-        with open(self._mark, "r+b", buffering=0, opener=open_regular) as file:
-            write_at(file.fileno(), memoryview(_TEXT + f"{max(0, size):020d}".encode()), 0)
+        with open(self._mark, "r+b", opener=open_regular) as file:
+            file.write(_TEXT + f"{max(0, size):020d}".encode())
 
 
 def _chunk_paths(cache: Path) -> Iterator[tuple[str, list[str]]]:
@@ -224,6 +227,7 @@ class ChunkFiles:
 
     def __init__(self, cache: CacheFolder, chunks: Chunks) -> None:
         self.cache, self.chunks, self.fetched_bytes = cache, chunks, 0
+        self._end(0.0)
         self._sums: dict[int, npt.NDArray[np.uint32]] = {}
         self._lock = threading.Lock()
 
@@ -258,8 +262,11 @@ class ChunkFiles:
 
     def end_epoch(self, begun: float) -> None:
         """Notes that an epoch has ended: a chunk that was not used since it began may leave for another one."""
-        folders = (str(self._folder(shard)) for shard in range(len(self.chunks.counts)))
-        self.cache.epochs |= dict.fromkeys(folders, begun - _CLOCK_S)
+        self._end(begun - _CLOCK_S)
+
+    def _end(self, before: float) -> None:
+        for shard in range(len(self.chunks.counts)):
+            self.cache.epochs[str(self._folder(shard))][self.chunks.split] = before
 
     def _folder(self, shard: int) -> Path:
         record, file = self.chunks.record, self.chunks.file

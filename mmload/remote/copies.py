@@ -32,7 +32,6 @@ from mmload.runtime.files import (
     remove,
     sync,
     sync_folder,
-    write_at,
     write_atomically,
 )
 from mmload.store.checksum import file_crc32
@@ -310,8 +309,10 @@ class _ArrivingFile:
             data = self._objects.get_range(file.name, start, length)
         else:
             data = memoryview(file.content)[start : start + length]
-        with open(open_regular(self._partial, os.O_WRONLY | os.O_CREAT | _NO_LINK), "wb", buffering=0) as opened:
-            write_at(opened.fileno(), data, start)
+        with open(open_regular(self._partial, os.O_WRONLY | os.O_CREAT | _NO_LINK), "wb") as opened:
+            opened.seek(start)
+            opened.write(data)
+            opened.flush()
             begin_sync(opened.fileno(), start, length)
         with self._lock:
             self._missing -= 1

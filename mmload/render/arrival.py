@@ -1,6 +1,6 @@
 """Rows that arrive while a batch is rendered, compiled: from disk, and decoded, without the interpreter lock.
 
-To arrive is the first step of a row that is not in memory (:class:`~mmload.render.kernel_arguments.RenderingSteps`).
+To arrive is the first step of a row that is not in memory (:class:`~mmload.render.rendering.RenderingSteps`).
 JPEGs are decoded by TurboJPEG's functions, which are called by their addresses (:mod:`mmload.runtime.turbojpeg`), with
 the bits of simplejpeg.
 """

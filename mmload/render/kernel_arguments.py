@@ -1,4 +1,4 @@
-"""Arguments of the compiled kernels: lines of images, windows and more, and their types in signatures; a list of calls.
+"""Arguments of the compiled kernels: lines of images, windows and more, and their types in signatures.
 
 A kernel checks nothing; whoever calls it does. Shapes: B samples of N images with C channels, H rows and W columns;
 outputs have h rows and w columns.
@@ -6,19 +6,13 @@ outputs have h rows and w columns.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mmload.runtime.intrinsics import Arena
-from mmload.runtime.kernels import USED, CallC, KernelCall, RecordArray, inlined, numba_compiled
+from mmload.runtime.kernels import RecordArray, inlined
 from mmload.runtime.resident_pages import FileRanges
-
-if TYPE_CHECKING:  # builds do without torch
-    from torch import Tensor
 
 PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
 """Names of the ways in which padding is filled."""
@@ -40,7 +34,7 @@ Places = npt.NDArray[np.void]
 PLACE = np.dtype(
     [(name, np.int64) for name in ("start", "first", "count", "height", "width", "layout", "shrink")], align=True
 )
-"""Dtype of :attr:`ImageLines.places`.
+"""Dtype of :attr:`Lines.places`.
 
 ``start`` is the byte at which an image's lines begin, ``first`` the number of the first line there, ``count`` the
 number of lines. ``height`` and ``width`` are those of the complete image. ``layout`` is one of those below. The image
@@ -116,63 +110,6 @@ class Arrival(NamedTuple):
     spare: Bytes
     decoder: Addresses
     failed: Numbers
-
-
-class ImageLines(NamedTuple):
-    """Lines of some images, and how they arrive.
-
-    Attributes:
-        memory: as :class:`Lines` has it, like the next two.
-        places: where the lines are.
-        decoded: memory of decoded images.
-        arrival: what brings the images there; None: all are there.
-    """
-
-    memory: Bytes
-    places: Places
-    decoded: Bytes = NOWHERE
-    arrival: Arrival | None = None
-
-    @property
-    def stored(self) -> Lines:
-        """The lines, as kernels take them."""
-        return Lines(self.memory, self.places, self.decoded)
-
-    @classmethod
-    def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
-        """Returns all lines of some of ``images``, contiguous uint8 [N, C, H, W]."""
-        _, channels, height, width = images.shape
-        places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(len(indices))
-        np.multiply(indices, channels * height * width, out=places["start"])
-        return cls(images.numpy().reshape(-1), places)
-
-    @classmethod
-    def of_images(cls, images: Sequence[Tensor]) -> ImageLines:
-        """Returns all lines of variable-size images, uint8 [C, h, w], copied into one memory."""
-        import torch
-
-        places, start = np.empty(len(images), PLACE), 0
-        for k, image in enumerate(images):
-            _, height, width = image.shape
-            places[k] = start, 0, height, height, width, PLANES, 1
-            start += image.numel()
-        return cls(torch.cat([torch.from_numpy(NOWHERE), *(image.reshape(-1) for image in images)]).numpy(), places)
-
-    def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:
-        """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B]."""
-        size = math.prod(shape)
-        images = self.memory[: len(self.memory) // size * size].reshape(-1, *shape)
-        return images, self.places["start"] // size
-
-    def image(self, k: int, channels: int) -> Tensor:
-        """Returns the lines of image ``k`` as a view, uint8 [C, lines, W]."""
-        import torch
-
-        start, _, count, _, width, layout, shrink = self.places[k].tolist()
-        width = -(-width // shrink)
-        memory = self.decoded if layout == PIXELS else self.memory
-        flat = torch.from_numpy(memory[start : start + count * channels * width])
-        return flat.as_strided((channels, count, width), steps_of(layout, count, width, channels))
 
 
 FLIPPED_X, FLIPPED_Y = 1, 2
@@ -271,10 +208,6 @@ class Operations(NamedTuple):
     numbers: Annotated[npt.NDArray[np.float32], "float32[:, :, ::1]"]
     fills: Annotated[npt.NDArray[np.int64], "int64[:, ::1]"]
 
-    def part(self, samples: slice) -> Operations:
-        """Returns the operations of some samples."""
-        return self._replace(codes=self.codes[samples], numbers=self.numbers[samples])
-
 
 class Resizes(NamedTuple):
     """Windows of images in another size.
@@ -317,70 +250,3 @@ OUTPUTS = {np.dtype(kind): f"{kind}[:, :, :, ::1]" for kind in ("float32", "uint
 
 BYTES = np.dtype(np.uint8)
 """Dtype of levels."""
-
-
-_step = CallC("int64(uintp)")
-
-# Samples that arrive, are made of other pixels or change their levels, are rendered by one call: one after the other.
-# Calls from Python for each of these steps, four samples at a time, took 50 us per image where levels change and a
-# tenth of the time of a batch of resized crops, as the loops evict the interpreter from the caches. The levels of one
-# sample stay in the L2 cache. Kernels are called by their addresses, so that none is compiled anew into this loop.
-
-
-@numba_compiled("uintp[:, ::1], int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], arena")
-def _run_steps(
-    steps: Addresses,
-    of_rows: int,
-    count: int,
-    ends: Numbers,
-    rows: Numbers,
-    samples: Numbers,
-    failed: Numbers,
-    arena: Arena,
-) -> None:
-    """Runs the steps of each row, and those of the sample that it ends, until a row cannot arrive."""
-    begun = arena[USED]
-    for row in range(count):
-        sample = ends[row] if len(ends) else row
-        rows[0], rows[1], samples[0], samples[1] = row, row + 1, sample, sample + 1
-        for s in range(len(steps) if sample >= 0 else of_rows):
-            arena[USED] = begun
-            _step(steps[s, 0], (steps[s, 1],))
-            if failed[0] >= 0:
-                return
-
-
-EACH: Numbers = np.empty(0, np.int64)
-"""Ends of samples where each row is one."""
-
-
-class RenderingSteps:
-    """Steps of rendering, each a kernel that does rows or samples.
-
-    Attributes:
-        rows: int64 [2], the first row that a step does when it is called, and the one after the last.
-        samples: int64 [2], the same of samples.
-        of_rows: steps of a row: it arrives, is resized or painted.
-        of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
-        failed: :attr:`Arrival.failed` of rows that arrive; the first that cannot is the last.
-    """
-
-    def __init__(self) -> None:
-        self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self.of_rows: list[KernelCall] = []
-        self.of_samples: list[KernelCall] = []
-        self.failed: Numbers = np.array([-1, 0])
-
-    def run(self, count: int, ends: Numbers = EACH) -> None:
-        """Runs the steps of so many rows.
-
-        Args:
-            count: number of rows.
-            ends: int64 [R], the sample whose last row each is, or -1.
-        """
-        if not self.of_rows and len(self.of_samples) == 1:
-            self.samples[1] = count
-            self.of_samples[0].run()
-            return
-        steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
-        _run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, self.failed)

@@ -9,8 +9,9 @@ draws random numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,32 +21,34 @@ from mmload.lazy import lazy_property
 from mmload.render.antialiased_resize import REACHES, SHRINKS, resize
 from mmload.render.arrival import arrive
 from mmload.render.canvas_kernels import paint as paint_tiles
-from mmload.render.cpu_kernels import CROPS, copy_images
+from mmload.render.cpu_kernels import CROPS, copy_images, run_steps
 from mmload.render.kernel_arguments import (
     BYTES,
-    EACH,
     FLIPPED_X,
     FLIPPED_Y,
     NEEDED,
+    NOWHERE,
     PADDING_MODES,
+    PIXELS,
     PLACE,
     PLANES,
     RESIZED,
     WINDOW,
+    Arrival,
     Bytes,
     Composed,
     Crops,
     Floats,
     Holes,
-    ImageLines,
+    Lines,
     Numbers,
     Operations,
     Paint,
     Pixels,
     Places,
     Records,
-    RenderingSteps,
     Resizes,
+    steps_of,
 )
 from mmload.render.level_kernels import run_operations
 from mmload.render.mixing_kernels import MIXES, SLOTS, TURNS
@@ -62,7 +65,98 @@ from mmload.render.torch_rendering import (
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, copied, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE
-from mmload.runtime.kernels import numba_compiled
+from mmload.runtime.kernels import KernelCall, numba_compiled
+
+
+class ImageLines(NamedTuple):
+    """Lines of some images, and how they arrive.
+
+    Attributes:
+        memory: as :class:`Lines` has it, like the next two.
+        places: where the lines are.
+        decoded: memory of decoded images.
+        arrival: what brings the images there; None: all are there.
+    """
+
+    memory: Bytes
+    places: Places
+    decoded: Bytes = NOWHERE
+    arrival: Arrival | None = None
+
+    @property
+    def stored(self) -> Lines:
+        """The lines, as kernels take them."""
+        return Lines(self.memory, self.places, self.decoded)
+
+    @classmethod
+    def of_batch(cls, images: Tensor, indices: Numbers) -> ImageLines:
+        """Returns all lines of some of ``images``, contiguous uint8 [N, C, H, W]."""
+        _, channels, height, width = images.shape
+        places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(len(indices))
+        np.multiply(indices, channels * height * width, out=places["start"])
+        return cls(images.numpy().reshape(-1), places)
+
+    @classmethod
+    def of_images(cls, images: Sequence[Tensor]) -> ImageLines:
+        """Returns all lines of variable-size images, uint8 [C, h, w], copied into one memory."""
+        places, start = np.empty(len(images), PLACE), 0
+        for k, image in enumerate(images):
+            _, height, width = image.shape
+            places[k] = start, 0, height, height, width, PLANES, 1
+            start += image.numel()
+        return cls(torch.cat([torch.from_numpy(NOWHERE), *(image.reshape(-1) for image in images)]).numpy(), places)
+
+    def batch(self, shape: tuple[int, int, int]) -> tuple[Bytes, Numbers]:
+        """Returns images of one shape as a batch: all in memory, uint8 [N, C, H, W], and their indices, int64 [B]."""
+        size = math.prod(shape)
+        images = self.memory[: len(self.memory) // size * size].reshape(-1, *shape)
+        return images, self.places["start"] // size
+
+    def image(self, k: int, channels: int) -> Tensor:
+        """Returns the lines of image ``k`` as a view, uint8 [C, lines, W]."""
+        start, _, count, _, width, layout, shrink = self.places[k].tolist()
+        width = -(-width // shrink)
+        memory = self.decoded if layout == PIXELS else self.memory
+        flat = torch.from_numpy(memory[start : start + count * channels * width])
+        return flat.as_strided((channels, count, width), steps_of(layout, count, width, channels))
+
+
+EACH: Numbers = np.empty(0, np.int64)
+"""Ends of samples where each row is one."""
+
+
+class RenderingSteps:
+    """Steps of rendering, each a kernel that does rows or samples.
+
+    Attributes:
+        rows: int64 [2], the first row that a step does when it is called, and the one after the last.
+        samples: int64 [2], the same of samples.
+        of_rows: steps of a row: it arrives, is resized or painted.
+        of_samples: steps of a sample after those of its rows: it is cut out, its levels change, it is colored.
+        failed: :attr:`~mmload.render.kernel_arguments.Arrival.failed` of rows that arrive; the first that cannot is the
+            last.
+    """
+
+    def __init__(self) -> None:
+        self.rows, self.samples = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        self.of_rows: list[KernelCall] = []
+        self.of_samples: list[KernelCall] = []
+        self.failed: Numbers = np.array([-1, 0])
+
+    def run(self, count: int, ends: Numbers = EACH) -> None:
+        """Runs the steps of so many rows.
+
+        Args:
+            count: number of rows.
+            ends: int64 [R], the sample whose last row each is, or -1.
+        """
+        if not self.of_rows and len(self.of_samples) == 1:
+            self.samples[1] = count
+            self.of_samples[0].run()
+            return
+        steps = np.array([step.words for step in (*self.of_rows, *self.of_samples)], np.uintp)
+        run_steps(steps, len(self.of_rows), count, ends, self.rows, self.samples, self.failed)
+
 
 _POOL = MemoryPool(spare=4)
 """Memory for the levels of batches that are being rendered, each by calls in order."""
@@ -163,7 +257,7 @@ class Rendering:
             steps.failed = arrival.failed
             steps.of_rows.append(arrive.prepare(lines.stored, arrival, steps.rows))
         if plan.first_program.slots:
-            lines = self._changed(steps, lines, plan.first_program.for_kernels(plan.source[0]).part(samples))
+            lines = self._changed(steps, lines, _part(plan.first_program.for_kernels(plan.source[0]), samples))
         if plan.canvas is not None:
             samples, ends, composed = self._composed(plan.canvas, first, count)
             images = composed.canvases[:1]
@@ -182,7 +276,9 @@ class Rendering:
         own, streamed = (out, streams(out)) if plan.mixing is None else (self._levels.reshape(ring)[:TURNS], False)
         paint = Paint(self._shift, self._scale, holes, streamed)
         if plan.program.slots:
-            images = self._change(steps, Crops(images, windows, self._fill, self._mode), self._operations.part(samples))
+            images = self._change(
+                steps, Crops(images, windows, self._fill, self._mode), _part(self._operations, samples)
+            )
         crops = Crops(images, windows, self._fill, self._mode)
         steps.of_samples.append(CROPS[own.dtype].prepare(crops, paint, samples.start, steps.samples, own))
         if plan.mixing is not None:
@@ -314,6 +410,11 @@ def _write_ends(samples: Numbers, of_samples: Floats, first: int, ends: Numbers,
         sample, after = samples[first + k], first + k + 1
         is_last = after == len(samples) or samples[after] != sample
         ends[k], shares[k] = (sample - samples[first], of_samples[sample]) if is_last else (-1, np.nan)
+
+
+def _part(operations: Operations, samples: slice) -> Operations:
+    """Returns the operations of some samples."""
+    return operations._replace(codes=operations.codes[samples], numbers=operations.numbers[samples])
 
 
 def _check(plan: Plan, dtype: torch.dtype) -> None:

@@ -1,8 +1,7 @@
 """Regular files: opened, read and written; then crash-safe operations: atomic writes, renames, exchanges, locks.
 
 A name never opens a FIFO, a device or a socket, which may block: ``open(path, opener=open_regular)`` is Python's own
-``open`` with that check. Positioned writes let several threads use one descriptor concurrently. Other processes may run
-the same operations concurrently: temporary names are unique.
+``open`` with that check. Other processes may run the same operations concurrently: temporary names are unique.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import fcntl
 import math
 import os
 import re
-import resource
 import secrets
 import shutil
 import stat
@@ -78,25 +76,6 @@ def read_regular(path: str | Path, *, most: float = math.inf) -> bytes:
         if (size := os.fstat(file.fileno()).st_size) > most:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {most:,} are read", str(path))
         return file.readall()
-
-
-def write_at(handle: int, data: memoryview, offset: int) -> None:
-    """Writes all of ``data`` into a file from ``offset`` on."""
-    while len(data):
-        written = os.pwrite(handle, data, offset)
-        data, offset = data[written:], offset + written
-
-
-def allow_more_files() -> bool:
-    """Raises the soft limit of open files (often 1,024) to the hard limit; returns whether that changed anything.
-
-    Each field of each shard is a file: 2 TB in shards of 1 GiB with targets are 4,000 files.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS reports a hard limit that it does not grant
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return soft != hard
-    return False
 
 
 def is_within(inner: Path, outer: Path) -> bool:

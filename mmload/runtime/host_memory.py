@@ -23,13 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.runtime.intrinsics import LINE
-from mmload.runtime.kernels import filled, numba_compiled
+from mmload.runtime.kernels import numba_compiled
 
 if TYPE_CHECKING:  # commands that build nothing do without torch
     import torch
     from torch import Tensor
-
-Numbers = npt.NDArray[np.int64]
 
 SIZES = 8
 """Number of batch sizes whose buffers are cached: an epoch has two, one for its last batch; more would fill memory."""
@@ -195,14 +193,3 @@ def _take(
         for n in range(out.shape[1]):
             for place in range(out.shape[2]):
                 out[k, n, place] = values[k, sources[k, n], place] if real[k, n] else empty[0, 0, place]
-
-
-def sections_of(rows: Numbers, starts: Numbers) -> Numbers:
-    """Returns the section of each row, int64 [B], by the first row of each section, ascending, int64 [S]."""
-    return filled(_find, len(rows), np.int64, rows, starts)
-
-
-@numba_compiled("int64[::1], int64[::1], int64[::1]", nogil=False)
-def _find(rows: Numbers, starts: Numbers, sections: Numbers) -> None:
-    for k in range(len(rows)):
-        sections[k] = np.searchsorted(starts, rows[k], "right") - 1

@@ -14,7 +14,6 @@ object; what it points to must live as long.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import re
 import struct
@@ -187,15 +186,9 @@ class Kernel(Part, Generic[R]):
 
     def compile(self) -> bytes:
         """Compiles it; returns an object file."""
-        collects = gc.isenabled()
-        gc.disable()  # in numba's many objects it finds nothing, and takes a quarter of the time
-        try:
-            compiler = import_module("mmload.runtime.kernel_compiler")  # imports numba, and this file
-            made: bytes = compiler.compile_object(self)
-            return made
-        finally:
-            if collects:
-                gc.enable()
+        compiler = import_module("mmload.runtime.kernel_compiler")  # imports numba, and this file
+        made: bytes = compiler.compile_object(self)
+        return made
 
 
 class KernelCall(NamedTuple):

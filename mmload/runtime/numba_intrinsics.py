@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -25,11 +25,6 @@ from mmload.runtime.intrinsics import (
 )
 from mmload.runtime.machine_code import processor
 
-_arrayobj: Any = arrayobj  # numba is only partially typed
-_cgutils: Any = cgutils
-_types: Any = types
-_intrinsic: Any = intrinsic
-
 _BYTE, _SHORT, _WORD, _LONG, _FLOAT = *map(ir.IntType, (8, 16, 32, 64)), ir.FloatType()
 
 
@@ -38,23 +33,13 @@ def _array(target: Any, builder: Any, signature: Any, arguments: Any, place: int
     return target.make_array(signature.args[place])(target, builder, arguments[place])
 
 
-def _action(act: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the code of an intrinsic that returns nothing."""
-
-    def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        act(target, builder, signature, arguments)
-        return target.get_dummy_value()
-
-    return code
-
-
-@_intrinsic
+@intrinsic
 def array_at(context: Any, address: Any, shape: Any, dtype: Any) -> Any:
-    kind = _types.Array(dtype.dtype, len(shape) if isinstance(shape, _types.BaseTuple) else 1, "C")
+    kind = types.Array(dtype.dtype, len(shape) if isinstance(shape, types.BaseTuple) else 1, "C")
 
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
-        return _arrayobj.np_cfarray(target, builder, kind(types.voidptr, shape), (pointer, arguments[1]))
+        return arrayobj.np_cfarray(target, builder, kind(types.voidptr, shape), (pointer, arguments[1]))
 
     return kind(address, shape, dtype), code
 
@@ -67,64 +52,64 @@ def call_c(signature: str) -> Any:
         def code(target: Any, builder: Any, signature: Any, values: Any) -> Any:
             taken = [target.get_value_type(one) for one in declared.args]
             kind = ir.FunctionType(target.get_value_type(declared.return_type), taken)
-            passed = _cgutils.unpack_tuple(builder, values[1], len(taken))
+            passed = cgutils.unpack_tuple(builder, values[1], len(taken))
             return builder.call(builder.inttoptr(values[0], kind.as_pointer()), passed)
 
-        return declared.return_type(types.uintp, _types.Tuple(declared.args)), code
+        return declared.return_type(types.uintp, types.Tuple(declared.args)), code
 
-    return _intrinsic(_call)
+    return intrinsic(_call)
 
 
 def external(name: str, signature: str) -> Any:
     """Makes a function of the C library."""
-    return _types.ExternalFunction(name, _c_signature(signature))
+    return types.ExternalFunction(name, _c_signature(signature))
 
 
 def _c_signature(text: str) -> Any:
-    result, *taken = (getattr(_types, name) for name in re.findall(r"\w+", text))
+    result, *taken = (getattr(types, name) for name in re.findall(r"\w+", text))
     return result(*taken)
 
 
-@_intrinsic
+@intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     made = types.float32(types.float32, types.float32, types.float32)
     return made, lambda target, builder, signature, arguments: builder.fma(*arguments)
 
 
-@_intrinsic
+@intrinsic
 def select(context: Any, condition: Any, first: Any, second: Any) -> Any:
     made = first(types.boolean, first, first)
     return made, lambda target, builder, signature, arguments: builder.select(*arguments)
 
 
-@_intrinsic(prefer_literal=True)
+@intrinsic(prefer_literal=True)
 def stack_memory(context: Any, size: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        memory = _cgutils.alloca_once(builder, ir.ArrayType(_BYTE, size.literal_value))
+        memory = cgutils.alloca_once(builder, ir.ArrayType(_BYTE, size.literal_value))
         memory.align = LINE
         return builder.ptrtoint(memory, _LONG)
 
     return types.uintp(size), code
 
 
-@_intrinsic
+@intrinsic
 def never_inline(context: Any) -> Any:
-    return types.void(), _action(lambda target, builder, *_: builder.function.attributes.add("noinline"))
+    return types.void(), lambda target, builder, *_: builder.function.attributes.add("noinline")
 
 
-@_intrinsic
+@intrinsic
 def prefetch(context: Any, values: Any, at: Any) -> Any:
     def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
         array = _array(target, builder, signature, arguments, 0)
         line = _vector(target, builder, array, arguments[1], ir.VectorType(_BYTE, 1))
         kind = ir.FunctionType(ir.VoidType(), [line.type, _WORD, _WORD, _WORD])
-        ask = _cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         builder.call(ask, [line, _WORD(0), _WORD(3), _WORD(1)])
 
-    return types.void(values, types.uintp), _action(act)
+    return types.void(values, types.uintp), act
 
 
-@_intrinsic
+@intrinsic
 def stream_line(context: Any, source: Any, at: Any, out: Any, place: Any) -> Any:
     def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
         values, sink = (_array(target, builder, signature, arguments, k) for k in (0, 2))
@@ -134,15 +119,18 @@ def stream_line(context: Any, source: Any, at: Any, out: Any, place: Any) -> Any
         store = builder.store(line, _vector(target, builder, sink, arguments[3], kind), align=LINE)
         store.set_metadata("nontemporal", builder.module.add_metadata([_WORD(1)]))
 
-    return types.void(source, types.uintp, out, types.uintp), _action(act)
+    return types.void(source, types.uintp, out, types.uintp), act
 
 
-@_intrinsic
+@intrinsic
 def finish_streams(context: Any) -> Any:
-    return types.void(), _action(lambda target, builder, *_: builder.fence("seq_cst"))
+    def act(target: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        builder.fence("seq_cst")
+
+    return types.void(), act
 
 
-@_intrinsic
+@intrinsic
 def transpose(context: Any, source: Any, corner: Any, pitch: Any, out: Any, place: Any, across: Any) -> Any:
     half = TRANSPOSED_ROWS // 2
 
@@ -176,16 +164,16 @@ def transpose(context: Any, source: Any, corner: Any, pitch: Any, out: Any, plac
         for line, block in zip(lines_of(3, TRANSPOSED_COLUMNS, TRANSPOSED_ROWS), blocks, strict=True):
             builder.store(block, line, align=1)
 
-    return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), _action(act)
+    return types.void(source, types.uintp, types.uintp, out, types.uintp, types.uintp), act
 
 
-@_intrinsic
+@intrinsic
 def rounded(context: Any, value: Any, out: Any) -> Any:
     made = _rounded_type(out)(types.float32, out)
     return made, lambda target, builder, signature, arguments: _rounded(builder, arguments[0], out.dtype)
 
 
-@_intrinsic
+@intrinsic
 def colored(context: Any, level: Any, less: Any, times: Any, out: Any) -> Any:
     def code(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if out.dtype == types.uint8:
@@ -221,7 +209,7 @@ def _vector(target: Any, builder: Any, array: Any, begin: Any, kind: Any) -> Any
     """Returns the address of a vector in a flat array; with bounds checks, an IndexError where it does not fit."""
     if target.enable_boundscheck:
         last = builder.add(begin, ir.Constant(begin.type, kind.count - 1))
-        _cgutils.do_boundscheck(target, builder, last, array.nitems)
+        cgutils.do_boundscheck(target, builder, last, array.nitems)
     return builder.bitcast(builder.gep(array.data, [begin]), kind.as_pointer())
 
 
@@ -229,12 +217,12 @@ def _has_avx512() -> bool:
     return "+avx512bw" in processor()[1].split(",")
 
 
-@_intrinsic
+@intrinsic
 def picks_any_pair(context: Any) -> Any:
     return types.boolean(), lambda target, *rest: ir.IntType(1)(int(_has_avx512()))
 
 
-@_intrinsic
+@intrinsic
 def blend_neighbors(
     context: Any,
     line: Any,
@@ -261,7 +249,7 @@ def blend_neighbors(
 
         def called(name: str, result: Any, *values: Any) -> Any:
             kind = ir.FunctionType(result, [shorts] * len(values))
-            found = _cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.avx512.{name}.512")
+            found = cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.avx512.{name}.512")
             return builder.call(found, values)
 
         def picked(begin: Any) -> Any:
@@ -287,13 +275,13 @@ def blend_neighbors(
 
         first = builder.mul(arguments[4], ir.Constant(arguments[4].type, 2))
         order, share = vector(chosen, first), vector(shares, first)
-        (begin, pitch), (place, size) = (_cgutils.unpack_tuple(builder, arguments[k], 2) for k in (1, 6))
-        with _cgutils.for_range(builder, arguments[7]) as loop:
+        (begin, pitch), (place, size) = (cgutils.unpack_tuple(builder, arguments[k], 2) for k in (1, 6))
+        with cgutils.for_range(builder, arguments[7]) as loop:
             total = summed(picked(builder.add(begin, builder.mul(loop.index, pitch))))
             total = builder.sub(ir.Constant(words, [MEAN_HALF] * NEIGHBORS), total)
             levels = builder.trunc(builder.lshr(total, ir.Constant(words, [MEAN_BITS] * NEIGHBORS)), bytes_)
             sink = _vector(target, builder, written, builder.add(place, builder.mul(loop.index, size)), bytes_)
             builder.store(levels, sink, align=1)
 
-    pair_of: Any = types.UniTuple(types.intp, 2)  # type: ignore[no-untyped-call]  # numba is only partially typed
-    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp), _action(act)
+    pair_of = types.UniTuple(types.intp, 2)
+    return types.void(line, pair_of, picks, weights, types.uintp, out, pair_of, types.intp), act

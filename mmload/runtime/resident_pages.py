@@ -2,8 +2,8 @@
 
 A page fault reads 4 KiB at a time, and one on a page that cannot be read ends the process (SIGBUS). So ranges that are
 not in the page cache are prefetched, all of a batch at once (``MADV_WILLNEED``), and then faulted in by
-``MADV_POPULATE_READ`` of Linux 5.14, which returns an error instead. If the page cache is too small for all rows,
-those that it cannot hold are evicted after their use.
+``MADV_POPULATE_READ`` of Linux 5.14, which returns an error instead. Rows that the page cache
+cannot hold are evicted after their use, as :class:`~mmload.store.dataset_folder.EvictionPolicy` chooses.
 
 A FUSE file system forgets what is prefetched while it is busy. There, and on file systems that are not known to heed
 it, ranges are read by their descriptor once before they are faulted in, which has them in the page cache.
@@ -60,13 +60,6 @@ _MINCORE = External("mincore", "int32(uintp, uintp, uintp)")
 _READ = External("pread", "int64(int32, uintp, uintp, int64)")
 _FADVISE = External("posix_fadvise", "int32(int32, int64, int64, int32)")
 _FADVISE_DONTNEED = getattr(os, "POSIX_FADV_DONTNEED", -1)  # -1: macOS, where the call does not exist
-_CACHED = 8
-"""One in so many rows that are read again stays cached, so that memory that becomes free is used: one in 16 or 32 has
-the same rate, one in 4 has 0.85 of it."""
-
-_HITS = 4
-"""So many bytes found in the page cache outweigh one that is read: an eviction after four epochs is forgiven."""
-
 _LOOKED_AT = 512
 """Most parts that are looked at while the interpreter lock is kept: 1.5 ms of large rows."""
 
@@ -172,47 +165,6 @@ def prefetch(memory: Flags, ranges: FileRanges, files: Numbers, starts: Numbers,
     if len(starts) > _LOOKED_AT or not _look(*parts, True):
         _request(*parts, False)
     return absent
-
-
-class EvictionPolicy:
-    """Choice of the rows to evict after their use from a page cache that is too small for all.
-
-    The system evicts the rows of longest ago. Of an order that is drawn for each epoch, a page cache of half of the
-    rows serves 0.15 then; of a fixed order nothing. If rows that had been evicted before are evicted at once, the
-    others stay and serve half of each epoch.
-
-    ``size`` is the bytes of all files, or this rank's part of them.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size, self._absent_rows = size, 0
-        self._excess = -size  # bytes read beyond those of all files, which had been evicted: only then it evicts
-
-    def choose(self, starts: Numbers, lengths: Numbers, absent: Numbers) -> tuple[Numbers, Numbers]:
-        """Returns what to evict after a batch of parts, of whose bytes so many had to be read, int64 [B] each.
-
-        Parts that overlap, as of a row that is repeated, are read and evicted once.
-
-        Returns:
-            The index of the first part of each range to evict, and the bytes of the range.
-        """
-        read: Numbers = np.flatnonzero(absent)
-        if not len(read) and self._excess == -self._size:
-            return read, read
-        read = read[np.argsort(starts[read])]
-        begins, stops, is_first = starts[read], starts[read] + lengths[read], np.ones(len(read), np.bool_)
-        is_first[1:] = begins[1:] >= np.maximum.accumulate(stops)[:-1]
-        firsts = np.flatnonzero(is_first)
-        sizes: Numbers = np.maximum.reduceat(stops, firsts) - begins[firsts]
-        read_bytes = int(np.minimum(np.add.reduceat(absent[read], firsts), sizes).sum())
-        excess = self._excess + read_bytes - int(lengths[absent == 0].sum()) // _HITS
-        self._excess = min(max(excess, -self._size), self._size // _HITS)
-        if self._excess <= 0:
-            return read[:0], sizes[:0]
-        numbers = np.arange(len(firsts)) + self._absent_rows
-        self._absent_rows += len(firsts)
-        evicted = numbers % _CACHED != 0
-        return read[firsts[evicted]], sizes[evicted]
 
 
 @numba_compiled("int64", "int64")

@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import platform
 import re
-import resource
 import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -87,29 +86,8 @@ def check_threads(threads: int | None) -> None:
         raise UsageError(f"threads is {threads!r}; use 1 to {MOST_THREADS}, or leave it out for the cores available")
 
 
-def single_op_threads(size: int, name: str, work: Callable[[], None]) -> list[threading.Thread]:
-    """Starts ``size`` daemon threads that each run ``work`` once, with torch's intra-op parallelism at 1.
-
-    A pool's futures cost the caller 10 us per call more than a queue that such threads take their work from.
-
-    Raises:
-        UsageError: if the system cannot start so many threads.
-    """
-    with _single_op(size) as settle:
-
-        def run() -> None:
-            with suppress(threading.BrokenBarrierError):
-                settle()
-                work()
-
-        threads = [threading.Thread(target=run, name=f"{name}_{number}", daemon=True) for number in range(size)]
-        for thread in threads:
-            thread.start()
-    return threads
-
-
 @contextmanager
-def _single_op(size: int) -> Iterator[Callable[[], None]]:
+def single_op(size: int) -> Iterator[Callable[[], None]]:
     """Yields what each of ``size`` new threads calls first; at the end, waits until all have done so.
 
     ``torch.set_num_threads`` in a thread also sets the number for threads created later, so the caller's own number is
@@ -170,7 +148,7 @@ def in_threads(
     """
     count, remaining = threads or available_cores(), iter(parts)
     with ThreadPoolExecutor(count, thread_name_prefix="mmload-parts") as pool:
-        with _single_op(count) as settle:
+        with single_op(count) as settle:
             for _ in range(count):
                 pool.submit(settle)
         waiting = deque[Future[R]]()
@@ -254,12 +232,6 @@ def cpu_quota() -> float | None:
         if len(words) == 2 and "".join(words).isdigit() and int(words[1]):  # otherwise "max" or -1
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
-
-
-def address_limit() -> int | None:
-    """Returns the bytes of addresses that this process may use (``ulimit -v``); None if there is no limit."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def free_memory() -> int:

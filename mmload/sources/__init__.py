@@ -10,7 +10,7 @@ A split must be a :class:`SourceSplit`. What else it may be, and what a build do
 :class:`HasObjects`   the manifest says nothing of keypoints, and of numbers of categories
 :class:`KnowsBoxes`   a sample is read to know whether there are boxes
 :class:`KnowsSizes`   some images are decoded to know their sizes
-:class:`KnowsTargets` ``mmload parity`` compares no labels, but those of an ImageFolder
+:class:`KnowsTargets` ``mmload parity`` compares labels of an ImageFolder only
 :class:`Splittable`   each worker process gets the whole split
 :class:`ReadsBlocks`  samples are read one by one
 :class:`FetchesAhead` samples are fetched when they are read

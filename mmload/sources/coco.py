@@ -179,10 +179,9 @@ class CocoSource:
         read.findings.add("ids of images are texts: image_ids are their places in the file", *map(shown, texts[:1]))
         maps = Path(os.path.relpath(read.path.with_suffix(""), self._root)).as_posix()
         for place, image in enumerate(read.images):
-            found = [
-                self._file(folder, image.file_name),
-                *(self._file(maps, name) for name in read.maps.get(place, ())),
-            ]
+            found = [self._file(folder, image.file_name)]
+            if place in read.maps:
+                found.append(self._file(maps, read.maps[place]))
             outside = (
                 f"{read.name_of(image)}: the file name {shown(name)} leaves the folder; name a file in "
                 f"{self._root / folder}"

@@ -190,7 +190,7 @@ class AnnotationFile:
         self._places: dict[Key, int] = {}
         self._read_images(_listed(file.images))
         self.objects = [bytearray() for _ in self.images]
-        self.maps: dict[int, list[str]] = {}
+        self.maps: dict[int, str] = {}
         self.left_out: dict[int, list[Any]] = defaultdict(list)
         self.used: set[Key] = set()
         self._owners: dict[Key, int] = {}  # id of an object -> image of the last one that has it
@@ -270,7 +270,7 @@ class AnnotationFile:
                 self._add_fault(number, raw, error)
                 continue
             if isinstance(each, Panoptic) and each.image_id in self._places:
-                self.maps[self._places[each.image_id]] = [each.file_name]
+                self.maps[self._places[each.image_id]] = each.file_name
             for one in each.segments_info if isinstance(each, Panoptic) else [each]:
                 one.image_id = each.image_id
                 self._add(number, one)

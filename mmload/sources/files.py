@@ -108,7 +108,7 @@ class LocalTree:
 
     def __init__(self, place: str | Path, allow_outside: bool, root: str | Path | None = None) -> None:
         self.place, self.root, self._allow_outside = Path(place), Path(place if root is None else root), allow_outside
-        self._folder = os.fspath(self.place)
+        self._prefix, self._real = os.path.join(self.place, ""), os.path.realpath(self.root)
         self._checked: set[str] = set()
         self._findings = Findings()
 
@@ -122,13 +122,11 @@ class LocalTree:
 
         A link to a folder above it is not followed; torchvision follows it until the path is too long.
         """
-        prefix = len(os.path.join(self.place, ""))
         # A link to the root leads to other classes.
         above = tuple(_identity(self.place / parent) for parent in PurePath(folder).parents)
         for parent, names in sorted(self._walk(os.path.join(self.place, folder), above)):
-            below = os.path.join(parent, "")[prefix:].replace(os.sep, "/")
-            for name in sorted(names):
-                yield below + name
+            below = os.path.join(parent, "").removeprefix(self._prefix)
+            yield from map(below.__add__, sorted(names))
 
     def _walk(self, folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, list[str]]]:
         """Walks like ``os.walk`` with links followed, but never into a folder that is being walked (``above``)."""
@@ -139,10 +137,10 @@ class LocalTree:
         if len(above) > MOST_DEPTH:
             raise SourceError(f"{folder[:200]} ... is over {MOST_DEPTH} folders deep; no class is")
         with os.scandir(folder) as found:
-            entries = list(found)
-        yield folder, [entry.name for entry in entries if not _is_folder(entry)]
-        for entry in filter(_is_folder, entries):
-            yield from self._walk(entry.path, (*above, here))
+            entries = {entry.name: _is_folder(entry) for entry in found}
+        yield folder, [name for name, is_folder in entries.items() if not is_folder]
+        for name in filter(entries.__getitem__, entries):
+            yield from self._walk(os.path.join(folder, name), (*above, here))
 
     def inner(self, name: str) -> str:
         """Returns a name in its plain form, or one that leads out of the folder as it is.
@@ -176,8 +174,9 @@ class LocalTree:
             SourceError: if the file is, or lies behind, a link out of the root.
             OSError: if the system cannot tell whether the file exists, which must not pass as missing.
         """
-        path = os.path.join(self._folder, name)
-        self._check_once(path.rpartition("/")[0])  # a quarter of the time of os.path.dirname
+        # os.path.join and os.path.dirname would take half as long as the system does for the file.
+        path = name if name.startswith("/") else self._prefix + name
+        self._check_once(path.rpartition("/")[0])
         try:
             status = os.lstat(path)
             if stat.S_ISLNK(status.st_mode):
@@ -231,10 +230,6 @@ class LocalTree:
         if folder not in self._checked:
             self.check(folder)
             self._checked.add(folder)
-
-    @lazy_property
-    def _real(self) -> str:
-        return os.path.realpath(self.root)
 
 
 def _identity(path: str | Path) -> tuple[int, int]:

@@ -204,11 +204,13 @@ class ImageFolderSource:
                 f"({', '.join(empty[:5])}); images end in {' '.join(EXTENSIONS)}; "
                 "set allow_empty to keep classes without images"
             )
-        beside = filter(is_image_name, self._tree.names(split, of_files=True))
-        findings.add("images beside the class folders are left out", *beside)
+        findings.add(
+            "images beside the class folders are left out",
+            *filter(is_image_name, self._tree.names(split, of_files=True)),
+        )
         findings.add("classes without images", *empty)
         hidden = [name for name in classes if name.startswith(_OF_PROGRAMS)]  # torchvision accepts them
-        findings.add("classes that are named as folders that programs make, and may be none", *hidden)
+        findings.add("classes that have names of folders that programs make; check that they are classes", *hidden)
         notes = findings.notes()
         if len(classes) == 1 and self._tree.names(posixpath.join(split, classes[0])):
             notes += (

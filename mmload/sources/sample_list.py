@@ -137,8 +137,8 @@ class ListSource:
             )
         root, path = (chosen.parent, chosen) if self.file is None else (chosen, chosen / self.file)
         folder = root / self.folder
-        tree = LocalTree(folder, self.allow_outside, folder if _inner(self.folder) is None else root)
         check_is_folder(folder, "the folder that holds what the list names")
+        tree = LocalTree(folder, self.allow_outside, folder if _inner(self.folder) is None else root)
         if self.file is not None and _inner(self.file) is not None:  # a name that says that it leaves may do so
             LocalTree(root, self.allow_outside).check(path)
         return tree, path, self._rows(path, read_source(path, _MOST_BYTES))

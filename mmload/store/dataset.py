@@ -26,7 +26,6 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, MmloadError, UsageError, choices, counted, utf8_text
 from mmload.lazy import lazy_property
 from mmload.records import FieldSpec
-from mmload.runtime.host_memory import sections_of
 from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, open_folder, row_map
 from mmload.store.manifest import SplitRecord
 from mmload.store.row_numbers import (
@@ -36,6 +35,7 @@ from mmload.store.row_numbers import (
     row_number,
     row_numbers,
     rows_digest,
+    sections_of,
     shown_rows,
 )
 from mmload.store.row_reader import FieldRows, LocalFiles, RowReader

@@ -196,7 +196,7 @@ def parsed_text(text: str, path: str) -> dict[str, Any]:
             "build the dataset again"
         )
     version = body.get("version")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise VersionError(
             f"{path} has format version {shown(version)}, this mmload reads version {VERSION}; upgrade mmload, or "
             "build the dataset again"

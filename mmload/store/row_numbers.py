@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmload.errors import counted, shown
+from mmload.runtime.kernels import filled, numba_compiled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,3 +154,14 @@ def _wide(numbers: list[Any], what: str) -> Numbers:
         return np.array(numbers, dtype=np.int64)
     except OverflowError as error:
         raise IndexError(f"row {max(numbers, key=abs)} of {what} is out of range") from error
+
+
+def sections_of(rows: Numbers, starts: Numbers) -> Numbers:
+    """Returns the section of each row, int64 [B], by the first row of each section, ascending, int64 [S]."""
+    return filled(_find, len(rows), np.int64, rows, starts)
+
+
+@numba_compiled("int64[::1], int64[::1], int64[::1]", nogil=False)
+def _find(rows: Numbers, starts: Numbers, sections: Numbers) -> None:
+    for k in range(len(rows)):
+        sections[k] = np.searchsorted(starts, rows[k], "right") - 1

@@ -26,7 +26,7 @@ from mmload.augment import (
 )
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
-from mmload.render.kernel_arguments import ImageLines
+from mmload.render.rendering import ImageLines
 
 LARGE, TINY = (3, 96, 100), (3, 32, 32)
 

@@ -43,7 +43,8 @@ from mmload.augment import (
 from mmload.augment.collate import Collate, PreparedBatch
 from mmload.batch import Batch
 from mmload.presets import detection
-from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES, ImageLines
+from mmload.render.kernel_arguments import LINES, PIXELS, PLACE, PLANES
+from mmload.render.rendering import ImageLines
 
 SIZES = [(37, 61), (64, 48), (40, 40), (41, 203), (90, 33), (1, 300), (300, 1), (2, 2), (64, 48)]
 

@@ -65,6 +65,12 @@ def test_values_of_any_dtype_come_back_as_they_were(squares, dtype):
     assert torch.equal(split[:].extra["value"], values)
 
 
+def test_an_array_of_bfloat16_of_another_package_keeps_its_values(squares):
+    values = pytest.importorskip("ml_dtypes").bfloat16(np.arange(15) / 2)
+    split = mmload.add_field(squares.out, "value", values)["train"]
+    assert torch.equal(split[:].extra["value"], torch.arange(15).bfloat16() / 2)
+
+
 def test_a_function_is_given_batches_and_its_results_are_stored(squares):
     given = []
 

@@ -15,6 +15,7 @@ from conftest import mmload as mmload_command
 from updating import assert_is_fresh, change, make_old, picture
 
 import mmload
+from mmload.builder import previous_version
 from mmload.builder.pipeline import build, update
 from mmload.builder.previous_version import UpdateOptions
 from mmload.builder.recipe import VariableLayout
@@ -162,7 +163,8 @@ def test_without_a_root_the_source_is_where_it_was(squares, source, tmp_path, mo
     assert (squares.out / ".source").read_text() == str(moved)
 
 
-def test_nothing_changed_makes_no_version(squares):
+def test_nothing_changed_makes_no_version_and_reads_no_rows(squares, monkeypatch):
+    monkeypatch.delattr(previous_version, "stored_rows")
     assert not update(squares, UpdateOptions(dry_run=True)).needed
     report = update(squares)
     assert (*counts_of(report), report.built, report.manifest.version) == (0, 0, 0, 0, 1)

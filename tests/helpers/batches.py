@@ -11,7 +11,7 @@ from torch import Tensor
 from mmload.augment import sample_seeds
 from mmload.augment.collate import Collate
 from mmload.batch import Batch
-from mmload.render.kernel_arguments import ImageLines
+from mmload.render.rendering import ImageLines
 
 Shape = tuple[int, int, int]
 

@@ -31,7 +31,7 @@ from mmload.augment.collate import Collate
 from mmload.augment.step import sample_seeds
 from mmload.batch import Batch
 from mmload.loader import tiers
-from mmload.render.kernel_arguments import ImageLines
+from mmload.render.rendering import ImageLines
 from mmload.store.row_reader import read_rows
 from mmload.store.variable_rows import JPEG
 

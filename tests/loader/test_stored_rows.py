@@ -16,7 +16,8 @@ from mmload.augment import CenterCrop
 from mmload.loader import Loader
 from mmload.loader.tiers import ALL_LINES, copy_ranges, locate_rows, split_by_size
 from mmload.remote.opening import open as open_dataset
-from mmload.render.kernel_arguments import LINES, NEEDED, PLANES, ImageLines
+from mmload.render.kernel_arguments import LINES, NEEDED, PLANES
+from mmload.render.rendering import ImageLines
 from mmload.runtime.resident_pages import can_populate
 from mmload.store.row_reader import FieldRows
 

@@ -16,7 +16,6 @@ import mmload
 from mmload.bench.machine import make_cold
 from mmload.errors import DamagedError
 from mmload.loader import Loader, tiers
-from mmload.runtime import resident_pages
 from mmload.runtime.resident_pages import can_populate
 from mmload.store import dataset_folder
 from mmload.store.dataset import Dataset
@@ -37,8 +36,8 @@ def test_files_are_mapped_for_the_ranks_of_this_machine_that_read_a_part_each(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, world_size: int, ranks: int
 ) -> None:
     sizes: list[int] = []
-    policy = resident_pages.EvictionPolicy
-    monkeypatch.setattr(resident_pages, "EvictionPolicy", lambda size: sizes.append(size) or policy(size))
+    policy = dataset_folder.EvictionPolicy
+    monkeypatch.setattr(dataset_folder, "EvictionPolicy", lambda size: sizes.append(size) or policy(size))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     for _ in Loader(dataset, tier="disk", ranks=(0, world_size), fields=("images",)):
         pass

@@ -33,9 +33,8 @@ from mmload.augment.collate import Collate, PreparedBatch
 from mmload.augment.step import Draws
 from mmload.parity import replay
 from mmload.render import level_operations as levels
-from mmload.render.kernel_arguments import ImageLines
 from mmload.render.plan import Plan
-from mmload.render.rendering import Rendering
+from mmload.render.rendering import ImageLines, Rendering
 from mmload.store.dataset import Split
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,27 @@ def test_cached_datasets_chunks_that_an_epoch_did_not_use_make_room(
     assert fetched[:5] == [1, 0, 0, 0, 1]
     assert fetched[7] < 0.5, fetched  # of chunks that were mapped
     assert used_bytes(tmp_path / "cache") == stored_bytes(tmp_path / "cache") <= limit
+
+
+def test_chunks_of_a_subset_stay_when_an_epoch_of_another_has_ended(
+    bucket: Bucket, large: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_folder, "_SURVEY_S", 0.0)
+    monkeypatch.setattr(cache_folder, "_CLOCK_S", 0.01)
+    monkeypatch.setattr(chunk_map, "CHUNKS_OF_WINDOW", 3)
+    monkeypatch.setattr(chunk_map, "MOST_IDLE", 5)
+    shutil.copytree(large.path, tmp_path / "rows")
+    halves = {"first": slice(0, ROWS // 2), "second": slice(ROWS // 2, None)}
+    for name, rows in halves.items():
+        mmload.save_subset(tmp_path / "rows", name, rows, split="train")
+    push(tmp_path / "rows", bucket.url)
+    bucket.faults()
+    limit = ROWS * 3 // 4 * (ROW_BYTES + 2048)
+    remote = mmload.open(bucket.url, cache=tmp_path / "cache", cache_limit=limit)
+    for name in ("first", "second", "second", "first"):
+        with mmload.Loader(remote[name], batch_size=4, threads=1, fields=["images"]) as loader:
+            assert sum(len(batch) for batch in loader) == ROWS // 2
+    assert map_of({"train": remote["first"]}).files.fetched_bytes == ROWS // 2 * ROW_BYTES  # type: ignore[arg-type]
 
 
 def test_cached_dataset_corrupt_chunk_is_named_and_not_cached(url: str, bucket: Bucket, tmp_path: Path) -> None:

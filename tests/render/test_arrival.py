@@ -12,7 +12,8 @@ from simplejpeg import decode_jpeg
 from variable_datasets import some_images
 
 from mmload.render.arrival import arrive
-from mmload.render.kernel_arguments import NEEDED, PIXELS, PLACE, REFUSED, Arrival, ImageLines
+from mmload.render.kernel_arguments import NEEDED, PIXELS, PLACE, REFUSED, Arrival
+from mmload.render.rendering import ImageLines
 from mmload.runtime import turbojpeg
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import HANDLE, TurboDecoder, turbojpeg_library

@@ -13,10 +13,10 @@ from random_plans import EXAMPLES, FORMATS, HOLES, VARIANTS, hole_of, planned
 from torch import Tensor
 
 from mmload.render import rendering as made
-from mmload.render.kernel_arguments import PADDING_MODES, ImageLines
+from mmload.render.kernel_arguments import PADDING_MODES
 from mmload.render.level_operations import FLIP_X, GRAY, INVERT
 from mmload.render.plan import NO_PROGRAM, Mixing, Padding, Plan, Program, chain
-from mmload.render.rendering import Rendering, written
+from mmload.render.rendering import ImageLines, Rendering, written
 from mmload.runtime.host_memory import MemoryPool
 
 

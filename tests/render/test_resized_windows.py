@@ -13,8 +13,9 @@ from random_plans import EXAMPLES
 from torch import Tensor
 
 from mmload.render.antialiased_resize import REACHES, resize, resize_part
-from mmload.render.kernel_arguments import PADDING_MODES, RESIZED, ImageLines, Resizes
+from mmload.render.kernel_arguments import PADDING_MODES, RESIZED, Resizes
 from mmload.render.plan import Padding, Plan, Resampling
+from mmload.render.rendering import ImageLines
 from mmload.render.torch_rendering import placed_window
 from mmload.render.torch_sampling import Placed, Window
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from mmload.errors import UsageError
-from mmload.runtime.resources import check_threads, in_threads, single_op_threads
+from mmload.loader.epoch_iterator import single_op_threads
+from mmload.runtime.resources import check_threads, in_threads
 
 
 @pytest.fixture

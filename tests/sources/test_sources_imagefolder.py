@@ -160,7 +160,8 @@ READ: dict[str, dict[str, Any]] = {
         "tree": photos(".ipynb_checkpoints/a.png", "__MACOSX/a.png", "ant/a.png"),
         "rows": {"train": [{}] * 3},
         "notes": [
-            "classes that are named as folders that programs make, and may be none: 2 (.ipynb_checkpoints, __MACOSX)"
+            "classes that have names of folders that programs make; check that they are classes: 2 "
+            "(.ipynb_checkpoints, __MACOSX)"
         ],
     },
 }
