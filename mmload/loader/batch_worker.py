@@ -30,10 +30,11 @@ from mmload.augment.views import Views
 from mmload.batch import Batch, BatchOrViews, make_batch
 from mmload.loader.order import RowSelection
 from mmload.loader.tiers import Bytes, DeviceTier, HostTier, check_cuda, tier_of_files
-from mmload.render.kernel_arguments import Places
+from mmload.render.kernel_arguments import NEEDED, Places
 from mmload.render.rendering import KERNEL_DTYPES, ImageLines
 from mmload.render.torch_sampling import OwnMasks
-from mmload.runtime.host_memory import MemoryPool
+from mmload.runtime.host_memory import MemoryPool, copied
+from mmload.runtime.kernels import RecordArray, numba_compiled
 from mmload.store.dataset import View, noting_rows
 from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import PaddedLists, memory_of, sizes_of
@@ -389,13 +390,30 @@ def _needed_by(views: Sequence[PreparedBatch], smaller: bool) -> Places:
 
     A smaller image needs one more line at each side, for the rounding of its edges.
     """
-    each = np.stack([view.rendering.needed for view in views])
-    needed: Places = each[0].copy()
-    needed["shrink"] = each["shrink"].min(0) if smaller else 1
-    more = np.where(needed["shrink"] > 1, needed["shrink"], 0)
-    needed["first"] = np.maximum(each["first"].min(0) - more, 0)
-    needed["stop"] = each["stop"].max(0) + more
+    needed: Places = copied(views[0].rendering.needed)
+    for view in views[1:]:
+        _widen(needed, view.rendering.needed)
+    _finish(needed, smaller)
     return needed
+
+
+@numba_compiled(RecordArray(NEEDED), RecordArray(NEEDED), nogil=False)
+def _widen(needed: Places, other: Places) -> None:
+    """Adds the lines that another view needs."""
+    for k in range(len(needed)):
+        one, more = needed[k], other[k]
+        one.first, one.stop = min(one.first, more.first), max(one.stop, more.stop)
+        one.shrink = min(one.shrink, more.shrink)
+
+
+@numba_compiled(RecordArray(NEEDED), "boolean", nogil=False)
+def _finish(needed: Places, smaller: bool) -> None:
+    """Adds the lines for the rounding of edges, or asks for the original size."""
+    for k in range(len(needed)):
+        one = needed[k]
+        one.shrink = one.shrink if smaller else 1
+        if one.shrink > 1:
+            one.first, one.stop = max(one.first - one.shrink, 0), one.stop + one.shrink
 
 
 def read_masks(masks: HostTier, rows: Numbers, sizes: Numbers) -> OwnMasks:
@@ -421,7 +439,7 @@ def read_lists(tier: HostTier, lists: PaddedLists, rows: Numbers) -> npt.NDArray
     Raises:
         DamagedError, StoreError: as :meth:`~mmload.loader.tiers.HostTier.parts`.
     """
-    lengths = lists.lengths(rows)
+    _, lengths = lists.ranges(rows)
     filled = rows[lengths > 0]  # no map has a page for an empty row at the end of a file
     return lists.padded(_joined(tier, filled, lengths[lengths > 0]), np.cumsum(lengths) - lengths, lengths)
 

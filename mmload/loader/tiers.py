@@ -30,11 +30,12 @@ from mmload.render.kernel_arguments import (
     Arrival,
 )
 from mmload.render.rendering import ImageLines
-from mmload.runtime.host_memory import scratch, zeros
+from mmload.runtime.host_memory import copied, scratch, zeros
+from mmload.runtime.kernels import RecordArray, numba_compiled
 from mmload.runtime.resident_pages import NO_FILES
 from mmload.runtime.turbojpeg import TurboDecoder, turbojpeg_library
 from mmload.store.dataset import AnySplit
-from mmload.store.dataset_folder import MappedRows, Places, PreparedRows, RowMap
+from mmload.store.dataset_folder import ROW, MappedRows, Places, PreparedRows, RowMap
 from mmload.store.row_numbers import Numbers
 from mmload.store.row_reader import Rows, copy_ranges
 from mmload.store.variable_rows import JPEG, check_jpeg
@@ -69,6 +70,7 @@ class StoredRows(NamedTuple):
             that are needed.
         starts: int64 [B], the first byte of each row in ``memory``.
         lengths: int64 [B], bytes of each row.
+        decoded: int64 [B], bytes of the pixels of each JPEG; 0 of other rows.
         prepared: what was prepared where ``memory`` is mapped; None: all rows are there.
         first: the first of the rows among those that were prepared.
     """
@@ -81,6 +83,7 @@ class StoredRows(NamedTuple):
     places: Places
     starts: Numbers
     lengths: Numbers
+    decoded: Numbers
     prepared: PreparedRows | None = None
     first: int = 0
 
@@ -93,6 +96,7 @@ class StoredRows(NamedTuple):
             places=self.places[group],
             starts=self.starts[group],
             lengths=self.lengths[group],
+            decoded=self.decoded[group],
             first=self.first + group.start,
         )
 
@@ -120,11 +124,11 @@ class StoredRows(NamedTuple):
             DamagedError, StoreError: if a row cannot be read or decoded.
         """
         library = None
-        if self.jpeg.any():
+        if any(self.jpeg.tolist()):
             library = turbojpeg_library()
             if library is None:
                 return self._decoded()
-        elif self.prepared is None or not self.prepared.absent[self._group].any():
+        elif self.prepared is None or not any(self.prepared.absent[self._group].tolist()):
             return ImageLines(self.memory, self.places)
         lines = self._arriving(library, at_once)
         if not at_once:
@@ -153,17 +157,14 @@ class StoredRows(NamedTuple):
 
     def _arriving(self, library: CDLL | None, at_once: bool) -> ImageLines:
         """Returns lines that arrive; of JPEGs one after another over each other, unless all are wanted at once."""
-        jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
-        nothing = zeros(len(jpeg), np.int64)
+        jpeg, pixels, nothing = self.jpeg, self.decoded.tolist(), zeros(len(self.rows), np.int64)
         decoded = spare = NOWHERE
         rooms, decoder = nothing, np.empty(0, np.uintp)
         if library is not None:
             decoder = _decoder_of_thread(library).state
-            pixels = np.where(jpeg, pixel_bytes(places, channels), 0)
-            rooms = np.cumsum(pixels) - pixels if at_once else nothing
-            places["start"][jpeg], places["layout"][jpeg] = rooms[jpeg], PIXELS
-            decoded = scratch("decoded rows", (int(pixels.sum() if at_once else pixels.max()),))
-            spare = scratch("strip", (int(self.lengths.max()) + 2,))
+            rooms = np.cumsum(self.decoded) - self.decoded if at_once else nothing
+            decoded = scratch("decoded rows", (sum(pixels) if at_once else max(pixels),))
+            spare = scratch("strip", (max(self.lengths.tolist()) + 2,))
         ranges, files, absent = NO_FILES, nothing, nothing
         if self.prepared is not None:
             group = self._group
@@ -177,22 +178,21 @@ class StoredRows(NamedTuple):
             lengths=self.lengths,
             needed=self.needed,
             rooms=rooms,
-            channels=channels,
+            channels=self.field.spec.channels,
             spare=spare,
             decoder=decoder,
             failed=np.array([-1, 0]),
         )
-        return ImageLines(self.memory, places, decoded, arrival)
+        return ImageLines(self.memory, copied(self.places), decoded, arrival)
 
     def _decoded(self) -> ImageLines:
         """Returns the lines of all rows, JPEGs decoded by simplejpeg, a call for each."""
         self.wait()
         jpeg, places, channels = self.jpeg, self.places.copy(), self.field.spec.channels
-        room = np.where(jpeg, pixel_bytes(places, channels), 0)
-        starts = np.cumsum(room) - room
+        starts = np.cumsum(self.decoded) - self.decoded
         places["start"][jpeg], places["layout"][jpeg] = starts[jpeg], PIXELS
         places["shrink"][jpeg] = self.needed["shrink"][jpeg]
-        pixels = scratch("decoded rows", (int(room.sum()),))
+        pixels = scratch("decoded rows", (int(self.decoded.sum()),))
         spare = scratch("strip", (int(self.lengths.max()) + 2,))
         for k in np.flatnonzero(jpeg).tolist():
             first, stop, shrink = self.needed[k].tolist()
@@ -228,29 +228,39 @@ def locate_rows(field: Rows, numbers: Numbers, needed: Places) -> tuple[Places, 
         Where the rows are in their files, of rows of pixels the lines that are needed; and the rows as they will be
         there, with no memory yet, each beginning at 0.
     """
-    count, nothing, located = len(numbers), zeros(len(numbers), np.int64), field.located(numbers)
-    if not field.spec.variable_size:  # Records are repeated: to write each field took a tenth of a batch of 32 x 32.
-        _, _, _, height, width, _ = located[0].item() if count else (0, 0, 0, 0, 0, 0)
-        places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE).repeat(count)
-        needed = np.array([(0, height, 1)], NEEDED).repeat(count)
-        lengths, jpeg = located["bytes"].copy(), zeros(count, np.bool_)
-        return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
-    places, jpeg = np.array([(0, 0, 0, 0, 0, LINES, 1)], PLACE).repeat(count), located["encoding"] == JPEG
-    places["height"], places["width"] = located["height"], located["width"]
-    needed = needed.copy()
-    np.minimum(needed["stop"], places["height"], out=needed["stop"])
-    places["first"], places["count"] = needed["first"], needed["stop"] - needed["first"]
-    line = np.where(jpeg, 0, places["width"] * field.spec.channels)
-    located["offset"] += needed["first"] * line
-    located["bytes"] = np.where(jpeg, located["bytes"], places["count"] * line)
-    lengths = located["bytes"].copy()
-    return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, nothing, lengths)
+    count, spec, located, needed = len(numbers), field.spec, field.located(numbers), copied(needed)
+    places, jpeg, numbers_of_rows = np.empty(count, PLACE), np.empty(count, np.bool_), np.empty((3, count), np.int64)
+    layout = LINES if spec.variable_size else PLANES
+    _describe(located, needed, spec.channels, layout, places, jpeg, numbers_of_rows)
+    return located, StoredRows(field, NOWHERE, numbers, jpeg, needed, places, *numbers_of_rows)
 
 
-def pixel_bytes(places: Places, channels: int) -> Numbers:
-    """Returns the bytes of the pixels of complete images, int64 [B], for located or stored rows."""
-    sizes: Numbers = places["height"].astype(np.int64) * places["width"] * channels
-    return sizes
+@numba_compiled(
+    RecordArray(ROW),
+    RecordArray(NEEDED),
+    "int64, int64",
+    RecordArray(PLACE),
+    "boolean[::1], int64[:, ::1]",
+    nogil=False,
+)
+def _describe(
+    located: Places,
+    needed: Places,
+    channels: int,
+    layout: int,
+    places: Places,
+    jpeg: npt.NDArray[np.bool_],
+    numbers: Numbers,
+) -> None:
+    """Writes what :class:`StoredRows` has of rows: starts, lengths and bytes of decoded pixels are ``numbers``."""
+    for k in range(len(located)):
+        row, need, place, line = located[k], needed[k], places[k], located[k].width * channels
+        jpeg[k], need.stop = row.encoding == JPEG, min(need.stop, row.height)
+        place.start, place.first, place.count = 0, need.first, need.stop - need.first
+        place.height, place.width, place.layout, place.shrink = row.height, row.width, layout, 1
+        if layout == LINES and not jpeg[k]:
+            row.offset, row.bytes = row.offset + need.first * line, place.count * line
+        numbers[0, k], numbers[1, k], numbers[2, k] = 0, row.bytes, row.height * line if jpeg[k] else 0
 
 
 def split_by_size(room: Numbers, most: int) -> list[slice]:
@@ -332,7 +342,7 @@ class HostTier(Tier):
     def _read(self, places: Places, stored: StoredRows) -> Iterator[StoredRows]:
         """Yields rows that cannot be mapped as they are read, a part at a time."""
         self.count(misses=len(places))
-        room = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), stored.lengths)
+        room = np.where(stored.jpeg, stored.decoded, stored.lengths)
         for group in split_by_size(room, PART_BYTES):
             part = stored.part(group)
             starts: Numbers = np.cumsum(part.lengths) - part.lengths
@@ -347,21 +357,26 @@ class HostTier(Tier):
         To split them to keep rows in cache between views made DINO's ten crops 4 to 8 % slower, as every call has a
         cost of its own.
         """
-        if not stored.jpeg.any():
+        if not any(stored.jpeg.tolist()):
             return [slice(0, len(stored.rows))]
         has_library = turbojpeg_library() is not None
         if has_library and not at_once:
             return [slice(0, len(stored.rows))]
-        decoded = np.where(stored.jpeg, pixel_bytes(stored.places, self.rows.spec.channels), 0)
-        return split_by_size(decoded, DECODED_BYTES if has_library else PART_BYTES)
+        return split_by_size(stored.decoded, DECODED_BYTES if has_library else PART_BYTES)
 
     def _prepared(self, memory: MappedRows, places: Places, stored: StoredRows) -> tuple[PreparedRows, StoredRows]:
         """Begins to bring rows into memory and counts them."""
         prepared = memory.prepare(places)
-        absent = int(np.count_nonzero(prepared.absent))
-        self.count(len(places) - absent, absent)
-        stored.places["start"] = prepared.starts
+        there = prepared.absent.tolist().count(0)
+        self.count(there, len(places) - there)
+        _write_starts(prepared.starts, stored.places)
         return prepared, stored._replace(memory=memory.memory, starts=prepared.starts, prepared=prepared)
+
+
+@numba_compiled("int64[::1]", RecordArray(PLACE), nogil=False)
+def _write_starts(starts: Numbers, places: Places) -> None:
+    for k in range(len(starts)):
+        places[k].start = starts[k]
 
 
 class DeviceTier(Tier):

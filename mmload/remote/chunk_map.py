@@ -87,7 +87,7 @@ class ChunkMap(MappedRows):
             self._start_threads()
         for future in arriving.values():
             future.result()
-        prepared = self.begun(places, of_rows, starts)._replace(end=end)
+        prepared = self.begun(places, of_rows, starts, np.ascontiguousarray(places["bytes"]))._replace(end=end)
         if arriving and self._pages.can_populate():  # what was fetched counts as read
             arrived = np.isin(of_rows, list(arriving))
             prepared.absent[arrived] = places["bytes"][arrived]

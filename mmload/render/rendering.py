@@ -65,7 +65,7 @@ from mmload.render.torch_rendering import (
 from mmload.render.torch_sampling import picked, windows
 from mmload.runtime.host_memory import MemoryPool, copied, past_caches, scratch, zeros
 from mmload.runtime.intrinsics import LINE
-from mmload.runtime.kernels import KernelCall
+from mmload.runtime.kernels import KernelCall, numba_compiled
 
 
 class ImageLines(NamedTuple):
@@ -319,8 +319,7 @@ class Rendering:
             whole.windows["flips"] = 0
             paint = Paint(self._shift, self._scale, holes_of((), len(windows), plan.source[0]), False)
             steps.of_samples.append(CROPS[BYTES].prepare(whole, paint, 0, steps.samples, levels))
-            for name in ("index", "top", "left"):
-                windows[name] = 0
+            windows["index"], windows["top"], windows["left"] = 0, 0, 0
         _, channels, height, width = levels.shape
         places = np.array([(0, 0, height, height, width, PLANES, 1)], PLACE)
         flat = levels.reshape(-1)
@@ -337,18 +336,15 @@ class Rendering:
 
     def _composed(self, canvas: Canvas, first: int, count: int) -> tuple[slice, Numbers, Composed]:
         """Returns the samples that end among so many tiles, the one that each of these ends or -1, and the tiles."""
-        tiles = slice(first, first + count)
-        of_tiles, is_last = canvas.samples[tiles], np.diff(canvas.samples, append=-1)[tiles] != 0
-        begin = int(of_tiles[0]) if count else 0
-        ends = np.where(is_last, of_tiles - begin, -1)
-        shares = np.where(is_last, canvas.shares[of_tiles], np.float32(np.nan))
-        ground = _filled(canvas.fill, self.plan.source[0])
-        composed = Composed(canvas.tiles[tiles], ground, self._canvases, shares)
-        return slice(begin, begin + int(is_last.sum())), ends, composed
+        ends, shares = np.empty(count, np.int64), np.empty(count, np.float32)
+        _write_ends(canvas.samples, canvas.shares, first, ends, shares)
+        begin, ground = int(canvas.samples[first]) if count else 0, _filled(canvas.fill, self.plan.source[0])
+        samples = slice(begin, begin + 1 + max(ends.tolist(), default=-1))
+        return samples, ends, Composed(canvas.tiles[first : first + count], ground, self._canvases, shares)
 
     def _resizes(self, resampling: Resampling, samples: slice) -> Resizes:
-        ground = _filled(resampling.fill, self.plan.source[0])
-        return Resizes(self._resized_windows[samples], self._fill, self._mode, ground, REACHES[resampling.mode])
+        ground, reach = _filled(resampling.fill, self.plan.source[0]), REACHES[resampling.mode]
+        return Resizes(self._resized_windows[samples], self._fill, self._mode, ground, reach)
 
     @lazy_property
     def _levels(self) -> Bytes:
@@ -364,7 +360,7 @@ class Rendering:
     def _canvases(self) -> Bytes:
         """Canvases of the sample that is being painted, whose tiles may come by several calls."""
         channels, canvas = self.plan.source[0], self.plan.canvas
-        layers = 1 if canvas is None else 1 + int(canvas.tiles["layer"].max(initial=0))
+        layers = 1 if canvas is None else 1 + max(canvas.tiles["layer"].tolist(), default=0)
         return _POOL.array((layers, channels, *self.plan.source[1:]))
 
     @lazy_property
@@ -405,6 +401,15 @@ class Rendering:
         """Holes of samples that are not mixed later."""
         plan = self.plan
         return holes_of(plan.holes if plan.mixing is None else (), plan.count, plan.source[0])
+
+
+@numba_compiled("int64[::1], float32[::1], int64, int64[::1], float32[::1]", nogil=False)
+def _write_ends(samples: Numbers, of_samples: Floats, first: int, ends: Numbers, shares: Floats) -> None:
+    """Writes the sample that each tile from ``first`` on ends, counted from that of the first, or -1, and its share."""
+    for k in range(len(ends)):
+        sample, after = samples[first + k], first + k + 1
+        is_last = after == len(samples) or samples[after] != sample
+        ends[k], shares[k] = (sample - samples[first], of_samples[sample]) if is_last else (-1, np.nan)
 
 
 def _part(operations: Operations, samples: slice) -> Operations:

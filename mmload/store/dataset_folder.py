@@ -33,6 +33,7 @@ import numpy.typing as npt
 from mmload.errors import DamagedError, MmloadError, StoreError, bytes_text
 from mmload.records import FieldSpec
 from mmload.runtime.files import open_regular
+from mmload.runtime.kernels import RecordArray, filled, numba_compiled
 from mmload.runtime.resources import free_memory
 from mmload.store.checksum import crc32
 from mmload.store.manifest import BYTES, FILE_NAME, META_NAME, OFFSETS, FileRecord, Manifest, files_of, tensordict_meta
@@ -480,11 +481,10 @@ class MappedRows(Protocol):
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns the error of one of the files, which the system does not read for the reason that is given."""
 
-    def begun(self, places: Places, files: Numbers, starts: Numbers) -> PreparedRows:
+    def begun(self, places: Places, files: Numbers, starts: Numbers, lengths: Numbers) -> PreparedRows:
         """Asks the system to read rows that are mapped."""
         from mmload.runtime.resident_pages import can_populate, prefetch
 
-        lengths = np.ascontiguousarray(places["bytes"])
         absent = (
             prefetch(self.memory, self.ranges, files, starts, lengths) if can_populate() else np.zeros_like(lengths)
         )
@@ -626,8 +626,7 @@ class RowMap(MappedRows):
 
     def prepare(self, places: Places) -> PreparedRows:
         """Begins to bring rows, or parts of them, into memory."""
-        files = np.ascontiguousarray(places["file"])
-        return self.begun(places, files, self.ranges.firsts[files] + places["offset"])
+        return self.begun(places, *filled(_place_in_map, (3, len(places)), np.int64, places, self.ranges.firsts))
 
     def reason(self, file: int, why: str) -> MmloadError:
         """Returns that a file was truncated, or why else it is not read."""
@@ -645,6 +644,14 @@ class RowMap(MappedRows):
             if len(evicted):
                 at = prepared.files[evicted], prepared.starts[evicted], lengths
                 self._pages.evict(self.memory.ctypes.data, self.ranges, *at)
+
+
+@numba_compiled(RecordArray(ROW), "int64[::1], int64[:, ::1]", nogil=False)
+def _place_in_map(places: Places, firsts: Numbers, out: Numbers) -> None:
+    """Writes the file, the first byte in the map, and the bytes of rows, by the first byte of each file there."""
+    for k in range(len(places)):
+        file = places[k].file
+        out[0, k], out[1, k], out[2, k] = file, firsts[file] + places[k].offset, places[k].bytes
 
 
 def _tells_residency(path: str) -> bool:

@@ -18,8 +18,7 @@ from mmload.errors import DamagedError, MmloadError
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import parts_fault
 from mmload.records import PADDING, SEGMENTS, VARIABLE, FieldSpec
-from mmload.runtime.host_memory import zeros
-from mmload.runtime.kernels import External, numba_compiled
+from mmload.runtime.kernels import External, RecordArray, filled, numba_compiled
 from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, row_map
 from mmload.store.manifest import (
     BYTES,
@@ -32,9 +31,9 @@ from mmload.store.manifest import (
     file_name,
     parts_of,
 )
-from mmload.store.row_numbers import Numbers, row_blocks, sections_of
+from mmload.store.row_numbers import Numbers, row_blocks
 from mmload.store.row_sources import Samples
-from mmload.store.variable_rows import RAW, Index, Pixels, VariableRows, encoding_of, fault_of
+from mmload.store.variable_rows import RAW, Index, Pixels, Sizes, VariableRows, encoding_of, fault_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,7 +165,7 @@ class RowReader:
     def values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows as arrays, with those of bfloat16 as uint16; the first time all of them, if they are a column."""
         if (column := self._columns.get(name)) is not None:
-            return column[rows]
+            return picked(column, rows)
         field = self.field(name)
         if field.spec.is_list:
             values = self.lists(name).array(rows)
@@ -177,7 +176,7 @@ class RowReader:
             for some in row_blocks(len(field)):
                 read(field, some, bytes_of(column[some[0] : some[-1] + 1]))
             self._columns[name] = column  # now, as another thread may look for it
-            return column[rows]
+            return picked(column, rows)
         out = _array_of(field.spec, len(rows))
         read(field, rows, bytes_of(out))
         return out
@@ -261,9 +260,13 @@ def read_rows(field: Rows, rows: Numbers) -> VariableRows:
 
 def sizes_of(places: Places) -> Numbers:
     """Returns height and width of located rows, int64 [B, 2]."""
-    sizes = np.empty((len(places), 2), np.int64)
-    sizes[:, 0], sizes[:, 1] = places["height"], places["width"]
-    return sizes
+    return filled(_write_sizes, (len(places), 2), np.int64, places)
+
+
+@numba_compiled(RecordArray(ROW), "int64[:, ::1]", nogil=False)
+def _write_sizes(places: Places, sizes: Numbers) -> None:
+    for k in range(len(places)):
+        sizes[k, 0], sizes[k, 1] = places[k].height, places[k].width
 
 
 def pixels_of(field: Rows, row: int) -> Pixels:
@@ -300,14 +303,14 @@ class PaddedLists:
         self._blank = np.full(self.spec.shape, PADDING.get(name, 0), self.spec.dtype).tobytes()
         self.is_column = int(self._offsets[-1]) <= COLUMN_BYTES
 
-    def lengths(self, rows: Numbers) -> Numbers:
-        """Returns the bytes of the lists of rows, int64 [B]."""
-        lengths: Numbers = self._offsets[rows + 1] - self._offsets[rows]
-        return lengths
+    def ranges(self, rows: Numbers) -> Numbers:
+        """Returns the first byte of the lists of rows among all, and their bytes: int64 [2, B]."""
+        return filled(_write_ranges, (2, len(rows)), np.int64, self._offsets, rows)
 
     def counts(self, rows: Numbers) -> Numbers:
         """Returns the number of elements of the lists of rows, int64 [B]."""
-        return self.lengths(rows) // self._element
+        counts: Numbers = self.ranges(rows)[1] // self._element
+        return counts
 
     def array(self, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows, int64 [B], as [B, *spec.shape].
@@ -315,9 +318,9 @@ class PaddedLists:
         Raises:
             DamagedError, StoreError: as :func:`mmload.store.row_reader.read_rows`.
         """
-        lengths = self.lengths(rows)
+        begins, lengths = self.ranges(rows)
         if self.is_column:
-            return self.padded(self._column, self._offsets[rows], lengths)
+            return self.padded(self._column, begins, lengths)
         memory = np.empty(int(lengths.sum()), np.uint8)
         read(self._field, rows, memory.data)
         return self.padded(memory, np.cumsum(lengths) - lengths, lengths)
@@ -342,6 +345,12 @@ class PaddedLists:
 Bytes = npt.NDArray[np.uint8]
 
 
+@numba_compiled("int64[::1], int64[::1], int64[:, ::1]", nogil=False)
+def _write_ranges(offsets: Numbers, rows: Numbers, ranges: Numbers) -> None:
+    for k in range(len(rows)):
+        ranges[0, k], ranges[1, k] = offsets[rows[k]], offsets[rows[k] + 1] - offsets[rows[k]]
+
+
 _MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
 
 
@@ -352,6 +361,19 @@ def copy_ranges(
     """Copies ranges of memory, each of a length from one of ``starts`` to one of ``places`` in ``out``."""
     for i in range(len(starts)):
         _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
+
+
+def picked(column: npt.NDArray[Any], rows: Numbers) -> npt.NDArray[Any]:
+    """Returns rows, int64 [B], of a contiguous array in memory, and keeps the interpreter lock."""
+    out = np.empty((len(rows), *column.shape[1:]), column.dtype)
+    _copy_rows(column.reshape(-1).view(np.uint8), rows, column[:1].nbytes, out.reshape(-1).view(np.uint8))
+    return out
+
+
+@numba_compiled("uint8[::1], int64[::1], int64, uint8[::1]", nogil=False)
+def _copy_rows(column: Bytes, rows: Numbers, size: int, out: Bytes) -> None:  # pragma: no cover
+    for k in range(len(rows)):
+        _MEMCPY(out.ctypes.data + k * size, column.ctypes.data + rows[k] * size, size)
 
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
@@ -386,20 +408,8 @@ class FieldRows:
         return row_map(self.opened, self.spec, ranks)
 
     def located(self, rows: Numbers) -> Places:
-        spec, rows = self.spec, self.files.shard_rows(rows)
-        if spec.encoding is None:
-            size, (height, width) = spec.row_bytes, spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
-            places, begins = np.array([(0, 0, size, height, width, RAW)], ROW).repeat(len(rows)), rows * size
-        else:
-            index, places = self.index, zeros(len(rows), ROW)
-            begins = index.offsets[rows]
-            places["bytes"] = index.offsets[rows + 1] - begins
-            places["height"], places["width"] = index.sizes[:, 0][rows], index.sizes[:, 1][rows]
-            places["encoding"] = index.encodings[rows]
-        shards = sections_of(rows, self._first_rows[:-1]) if self.shards > 1 else zeros(len(rows), np.int64)
-        places["file"] = shards
-        places["offset"] = begins - self._first_bytes[shards]
-        return places
+        size, shards = 0 if self.spec.encoding else self.spec.row_bytes, (self._first_rows[:-1], self._first_bytes)
+        return filled(_locate, len(rows), ROW, self.files.shard_rows(rows), *shards, size, *self.index)
 
     def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
         ranges = self._ranges(places, out, starts) if len(places) else []
@@ -434,29 +444,29 @@ class FieldRows:
 
     @lazy_property
     def index(self) -> Index:
-        """Places of all variable-size rows of the shards: read and checked at the first use.
+        """Places of all rows of the shards: if they are of variable size, read and checked at the first use.
 
         Raises:
             DamagedError: if offsets, sizes or encodings contradict each other, the rows' bytes or the manifest's
                 checksums; it names the file.
             StoreError: if a file cannot be opened or read, or was written to.
         """
-        rows, encoding = int(self._first_rows[-1]), encoding_of(self.spec)
-        offsets, is_list = np.zeros(rows + 1, np.int64), self.spec.is_list
-        sizes = np.broadcast_to(np.int32(0), (rows, 2)) if is_list else np.empty((rows, 2), np.int32)
-        encodings = np.empty(rows, np.uint8) if encoding is None else np.broadcast_to(np.uint8(encoding), rows)
+        spec, rows, encoding = self.spec, int(self._first_rows[-1]), encoding_of(self.spec)
+        if spec.encoding is None:
+            sides = spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
+            return Index(np.empty(0, np.int64), np.array([sides], np.int32), np.array([RAW], np.uint8))
+        offsets, sizes = np.zeros(rows + 1, np.int64), np.zeros((1 if spec.is_list else rows, 2), np.int32)
+        encodings = np.full(rows if encoding is None else 1, encoding or RAW, np.uint8)
         for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
-            parts = {part: self._read_part(part, shard) for part in parts_of(self.spec) if part != BYTES}
+            parts = {part: self._read_part(part, shard) for part in parts_of(spec) if part != BYTES}
             before, after = self._first_bytes[shard : shard + 2].tolist()
-            if not is_list:
-                sizes[first:stop] = parts[SIZES]
-            if encoding is None:
-                encodings[first:stop] = parts[ENCODINGS]
-            fault = fault_of(parts[OFFSETS], sizes[first:stop], encodings[first:stop], self.spec, after - before)
+            own = parts[OFFSETS], parts.get(SIZES, sizes), parts.get(ENCODINGS, encodings)
+            fault = fault_of(*own, spec, after - before)
             if fault is not None:
                 raise self.files.opened(f"{self.name}.{OFFSETS}", shard).damaged(f"row {fault[0]}: {fault[1]}")
             offsets[first : stop + 1] = parts[OFFSETS] + before
-        return Index(offsets=offsets, sizes=sizes, encodings=encodings)
+            _, sizes[first:stop], encodings[first:stop] = own
+        return Index(offsets, sizes, encodings)
 
     def _read_part(self, part: str, shard: int) -> npt.NDArray[Any]:
         """Reads a shard's offsets, sizes or encodings."""
@@ -464,6 +474,29 @@ class FieldRows:
         out = np.empty((rows + file.more, *file.spec.shape), file.spec.dtype)
         self.files.opened(f"{self.name}.{part}", shard).fill_checked(bytes_of(out))
         return out
+
+
+@numba_compiled(
+    "int64[::1], int64[::1], int64[::1], int64, int64[::1], int32[:, ::1], uint8[::1]", RecordArray(ROW), nogil=False
+)
+def _locate(
+    rows: Numbers,
+    first_rows: Numbers,
+    first_bytes: Numbers,
+    size: int,
+    offsets: Numbers,
+    sizes: Sizes,
+    encodings: Bytes,
+    places: Places,
+) -> None:
+    """Writes where rows are, by the first row and byte of each shard; rows of a fixed size have no offsets."""
+    for k in range(len(rows)):
+        row, place = rows[k], places[k]
+        shard = np.searchsorted(first_rows, row, "right") - 1
+        begin, end = (offsets[row], offsets[row + 1]) if len(offsets) else (row * size, (row + 1) * size)
+        sides = sizes[min(row, len(sizes) - 1)]
+        place.file, place.offset, place.bytes = shard, begin - first_bytes[shard], end - begin
+        place.height, place.width, place.encoding = sides[0], sides[1], encodings[min(row, len(encodings) - 1)]
 
 
 class LocalFiles:
@@ -501,7 +534,7 @@ class LocalFiles:
     def shard_rows(self, rows: Numbers) -> Numbers:
         """Returns the number over all shards of each row, int64 [B]."""
         order = self.order
-        return rows if order is None else order[rows]
+        return rows if order is None else picked(order, rows)
 
     def opened(self, name: str, shard: int) -> OpenedFile:
         """Returns an open file of a shard, by its name without ``.memmap``.

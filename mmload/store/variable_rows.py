@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +27,15 @@ Offsets = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Index:
-    """Places of the variable-size rows of a split, all shards together.
+class Index(NamedTuple):
+    """Places of the rows of a split, all shards together.
 
-    It takes 16 bytes per row, 17 with mixed encodings, and 8 for lists.
+    Of variable size it takes 16 bytes per row, 17 with mixed encodings, and 8 for lists.
 
     Attributes:
-        offsets: int64 [rows + 1], counted as if the shards' bytes were one file.
-        sizes: int32 [rows, 2], height and width; for lists a view of two zeros.
-        encodings: uint8 [rows]; for a field with one encoding, a view of a single byte.
+        offsets: int64 [rows + 1], counted as if the shards' bytes were one file; empty if rows are of a fixed size.
+        sizes: int32 [rows, 2], height and width; [1, 2] if all rows have the same.
+        encodings: uint8 [rows]; [1] for a field with one encoding.
     """
 
     offsets: Offsets
