@@ -173,10 +173,10 @@ class NewDataset:
             BuildError: if there is something that may not be replaced.
         """
         found = dataset_at(self._place)
-        if found is None:
+        self.replaces = None if found is None else found.contents
+        if found is None or not is_up_to_date(self._place, found, plan, overwrite=overwrite, skip=skip):
             return None
-        self.replaces = found.contents
-        return found if is_up_to_date(self._place, found, plan, overwrite=overwrite, skip=skip) else None
+        return found
 
     def next_manifest(self, body: Mapping[str, Any], counts: Numbers) -> Manifest:
         """Returns the manifest with a body."""

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from mmload.errors import RecipeError, choices
 from mmload.pictures.instance_masks import mask_of_runs, of_boxes, parts_of, runs_of_mask
-from mmload.records import PER_BOX, SEGMENTS, VOID, Sample
+from mmload.records import PER_BOX, SEGMENT_FIELDS, SEGMENTS, VOID, Sample
 from mmload.store.variable_rows import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def _interpolated(images: Array, size: Size, interpolation: str) -> Array:
     is_taken = images.dtype in (np.uint8, np.float32, np.float64)
     batch = torch.from_numpy(images if is_taken else images.astype(np.float32))
     batch = batch.as_strided((1, *batch.shape), (batch.numel(), *batch.stride()))
-    made = interpolate(batch, list(size), mode=interpolation, align_corners=False, antialias=True)
-    resized: Array = made[0].numpy()
+    resized: Array = interpolate(batch, list(size), mode=interpolation, align_corners=False, antialias=True)[0].numpy()
     return (resized if is_taken or images.dtype.kind == "f" else resized.round()).astype(images.dtype, copy=False)
 
 
@@ -243,11 +242,10 @@ def _change_runs(fields: dict[str, Array], have: Size, framing: Framing) -> None
     owners, values = SEGMENTS[1]
     if not len(fields.get(owners, ())):
         return
-    masks = [mask_of_runs(runs, *have).astype(np.uint8) for _, runs in parts_of(fields, owners, values)]
-    runs = [runs_of_mask(_framed_mask(mask, framing, 0) > 0) for mask in masks]
+    masks = (mask_of_runs(runs, *have) for _, runs in parts_of(fields, owners, values))
+    runs = [runs_of_mask(_framed_mask(mask, framing, 0)) for mask in masks]
     fields[values] = np.concatenate(runs)
-    counts = np.array([len(each) for each in runs], np.int32)
-    fields[owners] = np.stack([fields[owners][:, 0], counts], 1)
+    fields[owners] = np.stack([fields[owners][:, 0], np.array(list(map(len, runs)), np.int32)], 1)
 
 
 def _drop_boxes(fields: dict[str, Array], cut_off: Array, lists: frozenset[str]) -> Array:
@@ -256,8 +254,7 @@ def _drop_boxes(fields: dict[str, Array], cut_off: Array, lists: frozenset[str])
     keep = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
     for name in lists.intersection(("boxes", *PER_BOX)):
         fields[name] = fields[name][keep]
-    segments = {name: fields[name] for pair in SEGMENTS for name in pair if name in lists}
-    fields |= of_boxes(segments, keep)
+    fields |= of_boxes({name: fields[name] for name in SEGMENT_FIELDS.keys() & lists}, keep)
     fields["counts"] = np.array(keep.sum())
     return cut_off[keep]
 
@@ -311,10 +308,9 @@ class ResizeSample(_FramingStep, frozen=True, tag="Resize"):
     interpolation: Interpolation = "bilinear"
 
     def framing(self, have: Size) -> Framing:
-        if isinstance(self.size, tuple):
-            height, width = self.size
-        else:
-            height, width = (int(self.size * side / min(have)) for side in have)
+        height, width = (
+            self.size if isinstance(self.size, tuple) else (int(self.size * side / min(have)) for side in have)
+        )
         return Framing(size=(height, width), interpolation=self.interpolation)
 
 
