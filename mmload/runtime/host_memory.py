@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mmload.runtime.intrinsics import LINE
-from mmload.runtime.kernels import numba_compiled
+from mmload.runtime.kernels import External, numba_compiled
 
 if TYPE_CHECKING:  # commands that build nothing do without torch
     import torch
@@ -156,6 +156,22 @@ def zeros(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float64) -> np
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Returns a copy of a contiguous array."""
     return np.ndarray(array.shape, array.dtype, bytearray(array.data))
+
+
+MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
+
+
+def selected(values: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Returns ``values[rows]`` of a contiguous array; ``rows`` is int64 [B], and each in range."""
+    made = np.empty((len(rows), *values.shape[1:]), values.dtype)
+    _select(values.reshape(-1).view(np.uint8), rows, values[:1].nbytes, made.reshape(-1).view(np.uint8))
+    return made
+
+
+@numba_compiled("uint8[::1], int64[::1], int64, uint8[::1]", nogil=False)
+def _select(values: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], size: int, out: npt.NDArray[np.uint8]) -> None:
+    for k in range(len(rows)):
+        MEMCPY(out.ctypes.data + k * size, values.ctypes.data + rows[k] * size, size)
 
 
 def taken(

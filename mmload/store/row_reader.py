@@ -18,7 +18,8 @@ from mmload.errors import DamagedError, MmloadError
 from mmload.lazy import lazy_property
 from mmload.pictures.instance_masks import parts_fault
 from mmload.records import PADDING, SEGMENTS, VARIABLE, FieldSpec
-from mmload.runtime.kernels import External, RecordArray, filled, numba_compiled
+from mmload.runtime.host_memory import MEMCPY, selected
+from mmload.runtime.kernels import RecordArray, filled, numba_compiled
 from mmload.store.dataset_folder import ROW, Folder, MappedRows, OpenedFile, Places, row_map
 from mmload.store.manifest import (
     BYTES,
@@ -165,7 +166,7 @@ class RowReader:
     def values(self, name: str, rows: Numbers) -> npt.NDArray[Any]:
         """Reads rows as arrays, with those of bfloat16 as uint16; the first time all of them, if they are a column."""
         if (column := self._columns.get(name)) is not None:
-            return picked(column, rows)
+            return selected(column, rows)
         field = self.field(name)
         if field.spec.is_list:
             values = self.lists(name).array(rows)
@@ -176,7 +177,7 @@ class RowReader:
             for some in row_blocks(len(field)):
                 read(field, some, bytes_of(column[some[0] : some[-1] + 1]))
             self._columns[name] = column  # now, as another thread may look for it
-            return picked(column, rows)
+            return selected(column, rows)
         out = _array_of(field.spec, len(rows))
         read(field, rows, bytes_of(out))
         return out
@@ -351,29 +352,13 @@ def _write_ranges(offsets: Numbers, rows: Numbers, ranges: Numbers) -> None:
         ranges[0, k], ranges[1, k] = offsets[rows[k]], offsets[rows[k] + 1] - offsets[rows[k]]
 
 
-_MEMCPY = External("memcpy", "uintp(uintp, uintp, uintp)")
-
-
 @numba_compiled("uint8[::1], int64[::1], int64[::1], uint8[::1], int64[::1]")
 def copy_ranges(
     memory: Bytes, starts: Numbers, lengths: Numbers, out: Bytes, places: Numbers
 ) -> None:  # pragma: no cover
     """Copies ranges of memory, each of a length from one of ``starts`` to one of ``places`` in ``out``."""
     for i in range(len(starts)):
-        _MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
-
-
-def picked(column: npt.NDArray[Any], rows: Numbers) -> npt.NDArray[Any]:
-    """Returns rows, int64 [B], of a contiguous array in memory, and keeps the interpreter lock."""
-    out = np.empty((len(rows), *column.shape[1:]), column.dtype)
-    _copy_rows(column.reshape(-1).view(np.uint8), rows, column[:1].nbytes, out.reshape(-1).view(np.uint8))
-    return out
-
-
-@numba_compiled("uint8[::1], int64[::1], int64, uint8[::1]", nogil=False)
-def _copy_rows(column: Bytes, rows: Numbers, size: int, out: Bytes) -> None:  # pragma: no cover
-    for k in range(len(rows)):
-        _MEMCPY(out.ctypes.data + k * size, column.ctypes.data + rows[k] * size, size)
+        MEMCPY(out.ctypes.data + places[i], memory.ctypes.data + starts[i], lengths[i])
 
 
 _MOST_BYTES = 8 * 2**20  # of rows that one call reads
@@ -408,8 +393,15 @@ class FieldRows:
         return row_map(self.opened, self.spec, ranks)
 
     def located(self, rows: Numbers) -> Places:
-        size, shards = 0 if self.spec.encoding else self.spec.row_bytes, (self._first_rows[:-1], self._first_bytes)
-        return filled(_locate, len(rows), ROW, self.files.shard_rows(rows), *shards, size, *self.index)
+        return filled(
+            _locate,
+            len(rows),
+            ROW,
+            self.files.shard_rows(rows),
+            self._first_rows[:-1],
+            self._first_bytes,
+            *self.index,
+        )
 
     def fill(self, places: Places, out: memoryview, starts: Numbers) -> None:
         ranges = self._ranges(places, out, starts) if len(places) else []
@@ -454,7 +446,7 @@ class FieldRows:
         spec, rows, encoding = self.spec, int(self._first_rows[-1]), encoding_of(self.spec)
         if spec.encoding is None:
             sides = spec.shape[-2:] if len(spec.shape) > 1 else (0, 0)
-            return Index(np.empty(0, np.int64), np.array([sides], np.int32), np.array([RAW], np.uint8))
+            return Index(spec.row_bytes, np.empty(0, np.int64), np.array([sides], np.int32), np.array([RAW], np.uint8))
         offsets, sizes = np.zeros(rows + 1, np.int64), np.zeros((1 if spec.is_list else rows, 2), np.int32)
         encodings = np.full(rows if encoding is None else 1, encoding or RAW, np.uint8)
         for shard, (first, stop) in enumerate(zip(self._first_rows[:-1], self._first_rows[1:], strict=True)):
@@ -466,7 +458,7 @@ class FieldRows:
                 raise self.files.opened(f"{self.name}.{OFFSETS}", shard).damaged(f"row {fault[0]}: {fault[1]}")
             offsets[first : stop + 1] = parts[OFFSETS] + before
             _, sizes[first:stop], encodings[first:stop] = own
-        return Index(offsets, sizes, encodings)
+        return Index(0, offsets, sizes, encodings)
 
     def _read_part(self, part: str, shard: int) -> npt.NDArray[Any]:
         """Reads a shard's offsets, sizes or encodings."""
@@ -534,7 +526,7 @@ class LocalFiles:
     def shard_rows(self, rows: Numbers) -> Numbers:
         """Returns the number over all shards of each row, int64 [B]."""
         order = self.order
-        return rows if order is None else picked(order, rows)
+        return rows if order is None else selected(order, rows)
 
     def opened(self, name: str, shard: int) -> OpenedFile:
         """Returns an open file of a shard, by its name without ``.memmap``.

@@ -33,11 +33,13 @@ class Index(NamedTuple):
     Of variable size it takes 16 bytes per row, 17 with mixed encodings, and 8 for lists.
 
     Attributes:
+        row_bytes: bytes of each row; 0 if they differ.
         offsets: int64 [rows + 1], counted as if the shards' bytes were one file; empty if rows are of a fixed size.
         sizes: int32 [rows, 2], height and width; [1, 2] if all rows have the same.
         encodings: uint8 [rows]; [1] for a field with one encoding.
     """
 
+    row_bytes: int
     offsets: Offsets
     sizes: Sizes
     encodings: npt.NDArray[np.uint8]
