@@ -537,9 +537,9 @@ class EvictionPolicy:
         Returns:
             The index of the first part of each range to evict, and the bytes of the range.
         """
+        if self._excess == -self._size and not any(absent.tolist()):  # which keeps the interpreter lock
+            return absent[:0], absent[:0]
         read: Numbers = np.flatnonzero(absent)
-        if not len(read) and self._excess == -self._size:
-            return read, read
         read = read[np.argsort(starts[read])]
         begins, stops, is_first = starts[read], starts[read] + lengths[read], np.ones(len(read), np.bool_)
         is_first[1:] = begins[1:] >= np.maximum.accumulate(stops)[:-1]
