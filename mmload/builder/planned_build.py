@@ -160,7 +160,7 @@ class NewDataset:
         self.replaces: str | None = None
 
     def compare(
-        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit], source: str
+        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit], digest: str
     ) -> tuple[dict[str, SourceSplit], dict[str, Any]]:
         """Returns the samples to build, which are all, and what the plan says of a previous version: nothing."""
         self.splits = {name: WholeSplit(name, split) for name, split in splits.items()}

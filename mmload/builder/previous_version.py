@@ -546,11 +546,11 @@ class Previous:
         self.splits, self.counts = dict[str, SplitUpdate](), np.zeros(3, np.int64)
 
     def compare(
-        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit], source: str
+        self, recipe: BuildRecipe, splits: Mapping[str, SourceSplit], digest: str
     ) -> tuple[dict[str, SourceSplit], dict[str, Any]]:
         """Compares the splits of a source with the dataset; returns the samples to build, and what the plan says of it.
 
-        Splits of the same fingerprint, ``source``, are only compared where that does not say that nothing has changed.
+        ``digest`` is their fingerprint; they are only compared where that does not say that nothing has changed.
 
         Raises:
             BuildError: if the dataset is of another recipe, or of a source that cannot tell which samples have changed,
@@ -564,7 +564,7 @@ class Previous:
             )
         for name, split in splits.items():
             self._check_comparable(recipe.kind, name, split)
-        if not self._is_same(splits, source):
+        if not self._is_same(splits, digest):
             self.splits = {
                 name: SplitUpdate(name, split, self._dataset, self._options, recipe.shuffle_seed)
                 for name, split in splits.items()
@@ -580,14 +580,14 @@ class Previous:
             "folders": self._next_folders(),
         }
 
-    def _is_same(self, splits: Mapping[str, SourceSplit], source: str) -> bool:
+    def _is_same(self, splits: Mapping[str, SourceSplit], digest: str) -> bool:
         """Returns whether the fingerprint alone, which has all ids and revisions, says that nothing has changed.
 
         It says nothing of the content of files, and samples that were left out may be readable now.
         """
         before = self._dataset.built_splits.values()
         if (
-            source != self.manifest.fingerprint
+            digest != self.manifest.fingerprint
             or self._options.checksum
             or any(split.record.skipped_count for split in before)
         ):
@@ -625,7 +625,7 @@ class Previous:
 
     @property
     def gone_rows(self) -> Numbers:
-        """What splits that the source no longer has add to :meth:`SplitUpdate.counts`."""
+        """What splits that the source no longer has add to the counts of :attr:`splits`, when they are compared."""
         records = self.manifest.built_splits.items()
         return np.array([0, 0, sum(record.rows for name, record in records if name not in self.splits)])
 

@@ -12,9 +12,9 @@ whoever has it mapped, so a reader sees a whole chunk or none.
 
 An epoch reads each chunk once. So the chunks that fit stay, and every other one is removed after its use: to evict the
 one that was used longest ago would evict what the next epoch needs first. A chunk that stays is removed for another one
-only if no process had its dataset open when the chunks were counted, or an epoch of its field has ended without it, and
-none has used it since. The count is raised before a chunk comes and lowered after one has gone, so a process that is
-killed leaves it too high, never too low; the next opening counts anew. Only files with such names are ever removed.
+only if no process had its dataset open when the chunks were counted, or two epochs of its field have ended without it,
+and none has used it since. The count is raised before a chunk comes and lowered after one has gone, so a process that
+is killed leaves it too high, never too low; the next opening counts anew. Only files with such names are ever removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import re
 import threading
 import time
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +49,7 @@ _CHUNK = re.compile(
 )
 _SURVEY_S = 60.0  # a survey takes about a second for 10 TB
 _CLOCK_S = 1.0  # by which times of files may be earlier than the clock
+_NO_EPOCHS = 0.0, 0.0
 _LEFT_S = 600.0  # seconds after which a file that is neither complete nor kept belongs to a process that has ended
 _DOWNLOADS = 2  # of bytes with a checksum mismatch, which may have been spoiled on their way
 _WAIT_S, _POLL_S = 20.0, 0.005  # a process that was stopped in the middle of a fetch must not stop the others
@@ -63,8 +63,8 @@ class CacheFolder:
         objects: the dataset at its URL.
         lists: folder of the dataset's lists, indexes and checksums.
         chunks: folder of its chunks, which later versions of the dataset share.
-        epochs: folder of the chunks of a shard's file -> for each split of this process that has them, when the last
-            epoch that has ended began. A subset has the folders of its split.
+        epochs: folder of the chunks of a shard's file -> when the last two epochs of the field that have ended began:
+            two, as epochs of two subsets may alternate, which have the folders of their split.
         close: ends the use of the dataset, as collecting this does; nothing may read afterwards.
 
     Raises:
@@ -77,7 +77,7 @@ class CacheFolder:
         root = path / first.contents[:32]
         self.path, self.objects, self.lists, self.chunks = path, objects, path / manifest.contents[:32], root / CHUNKS
         self._limit, self._mark = math.inf if limit is None else limit, path / NAME
-        self.epochs: dict[str, dict[str, float]] = defaultdict(dict)
+        self.epochs: dict[str, tuple[float, float]] = {}
         with self.errors():
             path.mkdir(parents=True, exist_ok=True)
             is_strange = any(name != NAME for name in os.listdir(path))
@@ -168,8 +168,8 @@ class CacheFolder:
                     status = os.lstat(path)
                     if path.endswith(".chunk"):
                         total += status.st_size
-                        ended = self.epochs.get(os.path.dirname(path), {}).values()
-                        is_unused = is_closed or status.st_mtime < min(ended, default=0.0)
+                        before, _ = self.epochs.get(os.path.dirname(path), _NO_EPOCHS)
+                        is_unused = is_closed or status.st_mtime < before
                         unused += [(status.st_mtime, path)] if is_unused else []
                     elif is_closed or status.st_mtime < now - _LEFT_S:
                         os.unlink(path)
@@ -227,7 +227,6 @@ class ChunkFiles:
 
     def __init__(self, cache: CacheFolder, chunks: Chunks) -> None:
         self.cache, self.chunks, self.fetched_bytes = cache, chunks, 0
-        self._end(0.0)
         self._sums: dict[int, npt.NDArray[np.uint32]] = {}
         self._lock = threading.Lock()
 
@@ -261,12 +260,10 @@ class ChunkFiles:
             os.utime(self._path(chunk))
 
     def end_epoch(self, begun: float) -> None:
-        """Notes that an epoch has ended: a chunk that was not used since it began may leave for another one."""
-        self._end(begun - _CLOCK_S)
-
-    def _end(self, before: float) -> None:
-        for shard in range(len(self.chunks.counts)):
-            self.cache.epochs[str(self._folder(shard))][self.chunks.split] = before
+        """Notes that an epoch has ended: a chunk that is not used in two of them may leave for another one."""
+        for folder in map(str, map(self._folder, range(len(self.chunks.counts)))):
+            _, last = self.cache.epochs.get(folder, _NO_EPOCHS)
+            self.cache.epochs[folder] = last, begun - _CLOCK_S
 
     def _folder(self, shard: int) -> Path:
         record, file = self.chunks.record, self.chunks.file

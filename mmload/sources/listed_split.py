@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mmload.records import FieldValue
     from mmload.sources.schema import Schema
 
-_BLOCK_ROWS = 32  # which take 10 µs to unpack, in whatever order they are read
+_BLOCK_ROWS = 32  # paths of so many samples take 10 µs to unpack, in whatever order they are read
 
 _RANK = np.dtype([("high", ">u8"), ("low", ">u8")])
 
