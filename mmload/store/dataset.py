@@ -143,7 +143,7 @@ class Split:
         name: name of the split.
         record: its manifest entry.
         files: files of its shards.
-        reader: reads its rows.
+        reader: reads its rows by their numbers, contiguous int64 [B], which it does not check; :meth:`rows` does.
         samples: the samples that its rows were made of.
     """
 
